@@ -1,0 +1,46 @@
+// The finished plan: read-only. A program is a Graph whose nodes are steps in execution order with phases, queues, waits, guards, and
+// whose values have locations. There is one program per coordinate of the pipeline axis: one while there is no such axis.
+//
+// Rank-parametric: nothing in a program depends on the rank number but Location.rank_stride_bytes, so a plan for 1,024 ranks is as large
+// as one for 2 and all ranks issue the same collectives in the same order.
+#ifndef TESSERA_PLAN_H
+#define TESSERA_PLAN_H
+
+#include "graph.h"
+
+typedef struct Plan {
+  int n_programs;
+  const Graph *const *programs;
+} Plan;
+
+// One line of the ledger: a collective (or, later, a transfer), from the plan alone.
+typedef struct LedgerEntry {
+  uint32_t step;               // node id
+  const char *op;              // "AllGather", ...
+  const char *kind;            // key of by_collective: the op's name, "frozen" or "control"
+  const char *axis;            // mesh axis
+  int64_t bytes;               // logical bytes sent per rank and execution
+  int64_t times;               // executions per step: 1 or micro-batches per rank
+  int64_t copied_bytes;        // logical bytes that are really copied per rank and execution; 0 for a view
+  Dtype wire, accumulator;     // accumulator NONE where nothing is summed
+  int32_t bucket;              // -1: none
+  Cause cause;
+} LedgerEntry;
+
+// Ledger of program `program` in step order; returns the number of entries. In `arena`.
+size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out);
+
+typedef struct PlanBytes {
+  int64_t sent_bytes;          // logical, per rank and step, control and frozen included
+  int64_t copied_bytes;
+  int64_t saved_bytes;         // below the formula
+  int64_t formula_bytes;       // (N-1)/N psi (r + 1), or (r + 2k) at stage 3
+  int64_t padded_param_bytes;  // psi: trainable parameters, padded
+  int64_t rank_arena_bytes, process_arena_bytes;        // device tier, whole pages
+  int64_t peak_bytes;          // per process: ranks_per_process * rank arena + process arena
+  int64_t peak_by_category[CATEGORY_COUNT];             // per process; sums to peak_bytes
+} PlanBytes;
+enum { PLAN_PAGE_BYTES = 4096 };
+PlanBytes plan_bytes(const Graph *program, Arena *arena);
+
+#endif

@@ -1,0 +1,39 @@
+// Where the bytes of initial values lie. Bytes are borrowed: never copied, never aligned on purpose, little-endian, row-major.
+//
+// Ownership: whoever maps the file (frontend, checkpoint) keeps it mapped as long as any Weight that points into it is used.
+// Threads: read-only after creation, any thread.
+#ifndef TESSERA_WEIGHTS_H
+#define TESSERA_WEIGHTS_H
+
+#include "type.h"
+
+typedef struct Weight {
+  const char *name;
+  Type type;
+  const void *bytes;        // type_bytes(&type) bytes; may be unaligned: read it with weight_read_* or memcpy, never by a cast
+  const char *path;         // the file they lie in; NULL: only in memory (folded or decoded constants)
+  int64_t offset_bytes;     // within `path`
+} Weight;
+
+typedef struct WeightSource {
+  const char *path;         // as the user named it; recorded in plans and checkpoints
+  const Weight *weights;
+  size_t n_weights;
+  uint64_t fingerprint[2];  // XXH3-128 of names, dtypes, shapes and locations; not of contents
+} WeightSource;
+
+const Weight *weights_find(const WeightSource *source, const char *name);   // NULL when absent; linear in n_weights
+
+int64_t weight_read_int(const Weight *weight, int64_t index);      // any integer or bool dtype
+double weight_read_float(const Weight *weight, int64_t index);     // any dtype
+
+// One element of any dtype, at an address that may be unaligned. f16 and bf16 widen exactly; stores round to nearest, ties to even.
+double element_read(const void *base, Dtype dtype, int64_t index);
+void element_write(void *base, Dtype dtype, int64_t index, double value);
+int64_t element_read_int(const void *base, Dtype dtype, int64_t index);    // exact for 64-bit integers
+void element_write_int(void *base, Dtype dtype, int64_t index, int64_t value);
+
+// `n` elements from one dtype to another (f32 <-> f64 and so on), rounding once. Source and destination may be unaligned, not overlapping.
+void elements_convert(void *to, Dtype to_dtype, const void *from, Dtype from_dtype, int64_t n);
+
+#endif

@@ -1,0 +1,92 @@
+// What a kernel sees when it runs, what it may do before, and the communication interface that the runtime fills in.
+#ifndef TESSERA_KERNEL_H
+#define TESSERA_KERNEL_H
+
+#include "../ir/op.h"
+#include "loops.h"
+
+// ---- Communication: one endpoint per rank. Contract in runtime/comm.h; the conformance suite tests every backend against it. ----
+
+typedef struct Comm Comm;
+typedef struct CommOps {
+  // whole[r * shard_elems ...] = shard of rank r. `shard` may lie inside `whole` at its own place.
+  Status (*all_gather)(Comm *comm, int axis, const void *shard, void *whole, int64_t shard_elems, Dtype dtype);
+  // shard = sum over ranks of whole[rank * shard_elems ...], summed along the aligned binary tree over rank numbers
+  // (2i with 2i+1 first). `shard` may lie inside `whole` at its own place; other parts of `whole` are left as they are.
+  Status (*reduce_scatter)(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype);
+  // data = sum over ranks, same tree, same bits on every rank.
+  Status (*all_reduce)(Comm *comm, int axis, void *data, int64_t elems, Dtype dtype);
+  Status (*barrier)(Comm *comm);
+  // Guards of views of PROCESS buffer `region` (ir/graph.h Guard). Never called where ranks do not share it.
+  Status (*read_begin)(Comm *comm, int32_t region);
+  Status (*read_end)(Comm *comm, int32_t region);
+  Status (*write_begin)(Comm *comm, int32_t region);
+  Status (*write_end)(Comm *comm, int32_t region);
+} CommOps;
+struct Comm {
+  const CommOps *ops;
+  int rank, size;              // on the dp axis
+  int64_t sent_bytes;          // logical bytes sent so far: (size-1) * shard bytes a gather or scatter, twice that an all-reduce
+  int64_t copied_bytes;        // of which copied within the process (a view copies nothing)
+  int64_t wire_bytes;          // of which left the process
+};
+
+// ---- Running ------------------------------------------------------------------------------------------------------------------
+
+typedef struct Tensor {
+  void *data;                  // aligned to 64 bytes unless it is a view at an odd offset; NULL: absent optional
+  const Type *type;            // NULL: absent optional
+} Tensor;
+
+typedef struct RunClock {
+  int64_t step;                // 0-based
+  int64_t micro;               // j, 0-based index of this rank's micro-batch within the step
+  int64_t micro_per_rank;      // k
+  int64_t global_micro;        // i, index of the micro-batch over all ranks of the step
+  uint64_t seed;
+} RunClock;
+
+struct KernelContext {
+  const Node *node;            // attributes: (const XAttrs *)node->attrs
+  const Tensor *in;
+  int n_in;
+  const Tensor *out;           // distinct from inputs unless op->alias allowed it
+  int n_out;
+  void *workspace;             // workspace_bytes, aligned to 64; contents undefined
+  void *scratch;               // scratch_bytes, for the matrix library
+  const void *prepared;        // what op->prepare made; shared by nobody: each rank prepares its own
+  const Loops *loops;          // vector loops of the plan's ISA
+  Isa isa;
+  const RunClock *clock;
+  Comm *comm;
+  const WeightSource *weights; // for Load
+};
+
+// For op->workspace (at compile time: sets the byte counts) and op->prepare (at start: sets prepared and destroy).
+struct KernelPrepare {
+  const Node *node;
+  Isa isa;
+  int64_t workspace_bytes, scratch_bytes;
+  void *prepared;              // owned by the executor, ended with destroy(prepared)
+  void (*destroy)(void *prepared);
+};
+
+// Runs a node on whole tensors outside any plan: constant folding, operator tests, the f64 reference. Kernels are chosen as the executor
+// does: run_cpu where it exists, `isa` is not SCALAR and all float tensors are f32; run_ref otherwise or when `reference`.
+// Outputs are written to out[i].data, allocated by the caller.
+MUST_USE Status kernel_run_once(const Node *node, const Tensor *in, const Tensor *out, Isa isa, bool reference);
+
+// Does the executor use run_cpu for this node?
+bool kernel_uses_cpu(const Node *node, Isa isa);
+
+// Short forms for kernels. Element access for run_ref: any dtype widens to double, stores round once.
+static inline double in_f(const KernelContext *c, int i, int64_t e) { return element_read(c->in[i].data, c->in[i].type->dtype, e); }
+static inline void out_f(const KernelContext *c, int i, int64_t e, double v) { element_write(c->out[i].data, c->out[i].type->dtype, e, v); }
+static inline int64_t in_i(const KernelContext *c, int i, int64_t e) { return element_read_int(c->in[i].data, c->in[i].type->dtype, e); }
+static inline void out_i(const KernelContext *c, int i, int64_t e, int64_t v) { element_write_int(c->out[i].data, c->out[i].type->dtype, e, v); }
+static inline int64_t in_elems(const KernelContext *c, int i) { return type_elems(c->in[i].type); }
+static inline int64_t out_elems(const KernelContext *c, int i) { return type_elems(c->out[i].type); }
+static inline bool has_input(const KernelContext *c, int i) { return i < c->n_in && c->in[i].type; }
+static inline bool has_output(const KernelContext *c, int i) { return i < c->n_out && c->out[i].type; }
+
+#endif

@@ -1,0 +1,56 @@
+// Vector loops over f32, one table per instruction set. loops.c is compiled once per ISA (LOOPS_ISA names the table); which one runs is
+// decided by the plan's target, never by compile flags. Every loop gives the same bits for an element at any offset and length, and the
+// same bits on every ISA: no contraction (-ffp-contract=off), explicit fma, no reassociation, masked or scalar tails that compute alike.
+//
+// Threads: pure functions over the caller's memory. Units: elements. Pointers need no alignment. `out` may equal an input, not overlap partly.
+#ifndef TESSERA_LOOPS_H
+#define TESSERA_LOOPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum Isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_COUNT } Isa;   // AMX: AVX512 loops, the matrix library uses tiles
+
+const char *isa_name(Isa isa);                     // "scalar", "avx2", "avx512", "amx"
+bool isa_from_name(const char *name, Isa *out);
+Isa isa_best(void);                                // the widest that this processor has (CPUID and OS support)
+bool isa_available(Isa isa);
+
+// Hyper-parameters of one optimizer step over a flat slice; torch.optim's semantics.
+typedef struct AdamStep {
+  double lr, beta1, beta2, eps, weight_decay;
+  double scale;                                    // gradient is multiplied by it first (in f32)
+  int64_t t;                                       // 1-based step
+  bool decoupled;                                  // AdamW
+} AdamStep;
+typedef struct SgdStep { double lr, momentum, dampening, weight_decay, scale; int64_t t; bool nesterov; } SgdStep;
+
+typedef struct Loops {
+  void (*add)(float *out, const float *a, const float *b, int64_t n);
+  void (*sub)(float *out, const float *a, const float *b, int64_t n);
+  void (*mul)(float *out, const float *a, const float *b, int64_t n);
+  void (*div)(float *out, const float *a, const float *b, int64_t n);
+  void (*add_s)(float *out, const float *a, float s, int64_t n);       // a + s
+  void (*mul_s)(float *out, const float *a, float s, int64_t n);       // a * s
+  void (*axpy)(float *out, float s, const float *a, int64_t n);        // out = fma(s, a, out)
+  void (*exp)(float *out, const float *a, int64_t n);                  // <= 1 ulp aim; inf, nan, denormals as libm
+  void (*log)(float *out, const float *a, int64_t n);
+  void (*tanh)(float *out, const float *a, int64_t n);
+  void (*erf)(float *out, const float *a, int64_t n);
+  void (*sigmoid)(float *out, const float *a, int64_t n);
+  void (*sqrt)(float *out, const float *a, int64_t n);
+  void (*relu)(float *out, const float *a, int64_t n);
+  void (*relu_grad)(float *dx, const float *y, const float *dy, int64_t n);      // dy where y > 0, else 0
+  void (*tanh_grad)(float *dx, const float *y, const float *dy, int64_t n);      // dy (1 - y^2)
+  float (*max)(const float *a, int64_t n);                             // -inf for n = 0; NaN if any is NaN
+  double (*sum)(const float *a, int64_t n);                            // f64, fixed order that depends on n only
+  double (*sum_squares)(const float *a, float scale, int64_t n);       // of (f32)(a * scale), f64, fixed order
+  double (*dot)(const float *a, const float *b, int64_t n);            // f64, fixed order
+  void (*adam)(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const AdamStep *step);
+  void (*sgd)(float *param, float *momentum, const float *grad, int64_t n, const SgdStep *step);   // momentum NULL: none
+} Loops;
+
+const Loops *loops_for(Isa isa);
+
+#endif

@@ -1,0 +1,67 @@
+// A pass changes a Graph. Its row in passes.def says what it needs and what it leaves behind; the runner checks that, times it, verifies
+// the graph after it and can print it. Passes are deterministic, take no time proportional to ranks or weight bytes, and read options only.
+#ifndef TESSERA_PASS_H
+#define TESSERA_PASS_H
+
+#include <stdio.h>
+
+#include "../ir/graph.h"
+#include "../ir/plan.h"
+#include "../kernels/loops.h"
+
+// Everything a user may ask of the compiler, in library terms. tools/ fills it from options.def; recorded in the plan's recipe.
+typedef struct CompileOptions {
+  int ranks;                     // size of the dp axis, >= 1
+  int zero;                      // 0..3
+  int64_t micro_batches;         // global count per step; 0: = ranks. A multiple of ranks
+  bool reduce_given;
+  Reduce reduce;                 // when given; else MICRO for stages 2, 3 and STEP for 0, 1
+  const char *precision;         // "f32", "fp64"
+  Isa isa;                       // of the target
+  int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own
+  int64_t keep_whole_elems;      // stage 3: parameters up to so many elements stay whole; 0: none
+  const char *loss;              // NULL: in the graph; "cross_entropy"; ...
+  const char *loss_output;       // NULL: the first float output of one element
+  const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name
+  const char *optimizer;         // "sgd", "adam", "adamw"
+  double lr, momentum, dampening, beta1, beta2, eps, weight_decay, clip_norm;   // clip_norm 0: none
+  bool nesterov;
+  const char *model_path;        // recorded
+  const WeightSource *weights;   // recorded by path and fingerprint
+  bool resume;                   // optimizer state is loaded, not zeroed
+} CompileOptions;
+
+// Defaults as interface.md names them (adamw, lr 1e-3, ...).
+CompileOptions compile_options_default(void);
+
+typedef struct Pass {
+  const char *name;
+  uint32_t requires, provides, breaks;     // FACT_*
+  const char *help;                        // one sentence
+  Status (*run)(Graph *graph, const CompileOptions *options);
+} Pass;
+
+extern const Pass pass_table[];            // from passes.def; ends with name NULL
+const Pass *pass_find(const char *name);
+
+// Pipelines (pipelines.c): arrays of pass names ending with NULL. The whole compiler on one screen.
+extern const char *const pipeline_simplify[];    // types, constants, dead code: what `show MODEL` and `opt` use
+extern const char *const pipeline_train[];       // from an imported graph to a graph that make_plan takes
+
+typedef struct PassRun {
+  const char *const *skip;       // names of passes to leave out; NULL or NULL-terminated. Only removable ones (requires nobody provides else)
+  bool verify_each;              // verify_graph after every pass
+  bool time_passes;              // prints "pass  ms" to `log`
+  bool print_diff;               // with print_after: lines that changed only
+  const char *print_after;       // pass name, "all" or NULL: prints the text form to `log`
+  const char *stop_after;        // NULL: run all
+  FILE *log;
+} PassRun;
+
+// Runs the passes in order under an arena guard. A failure names the pass.
+MUST_USE Status passes_run(Graph *graph, const char *const *passes, const CompileOptions *options, const PassRun *run);
+
+// Last step: wraps the planned graph. Fails unless FACT_PLANNED holds and the graph verifies. In graph->arena.
+MUST_USE Status make_plan(Graph *graph, Plan *out);
+
+#endif

@@ -1,0 +1,31 @@
+// Communication backends. The interface that kernels call is CommOps in kernels/kernel.h; this header states its contract and makes
+// endpoints.
+//
+// Contract, the same for every backend (tests: the conformance suite):
+//   - All ranks of an axis issue the same collectives in the same order with the same sizes; a backend that can see a mismatch fails
+//     with STATUS_RANK and both sizes.
+//   - Blocking: on return the result is complete and the caller's buffers are its own again.
+//   - Sums follow the aligned binary tree over rank numbers in the tensor's dtype: bits depend on the number of ranks only through it.
+//   - No wait is endless: every wait ends after the team's deadline (STATUS_RANK, naming the ranks that did not come) or once the
+//     team is aborted (STATUS_RANK "stopped because rank R failed").
+//   - elems = 0 and one rank are fine and communicate nothing.
+#ifndef TESSERA_COMM_H
+#define TESSERA_COMM_H
+
+#include "../kernels/kernel.h"
+
+// The rank threads of one process: slots, barrier, view guards, abort flag. Waits spin at most 2,000 pauses, and only when
+// ranks <= processors; then they block on a futex.
+typedef struct Team Team;
+
+// n_regions: number of PROCESS buffers with guarded views (ids below it). Heap; team_destroy(NULL) is fine.
+MUST_USE Status team_create(int ranks, int n_regions, int64_t deadline_ns, Team **out);
+void team_destroy(Team *team);
+
+Comm *team_comm(Team *team, int rank);          // endpoint of a rank; owned by the team; used by that rank's thread only
+
+// Any thread: all present and future waits of the team end with STATUS_RANK. The first caller's text is kept. Async-signal-unsafe.
+void team_abort(Team *team, int rank, const char *what);
+bool team_aborted(const Team *team);
+
+#endif

@@ -1,0 +1,63 @@
+// Runs a plan: one Executor per process holds the arenas, the team of rank threads and everything that changes. The plan is only read.
+//
+// Life: executor_create reserves and populates all memory, prepares all kernels and starts one thread per rank; executor_run does steps;
+// executor_destroy ends the threads. Between create and destroy the step loop allocates, opens and looks up nothing.
+// Threads: create, run and destroy from one thread. Rank threads never call back into the caller but through `feed` and `on_step`.
+#ifndef TESSERA_EXECUTOR_H
+#define TESSERA_EXECUTOR_H
+
+#include "../ir/plan.h"
+#include "comm.h"
+
+// Fills the data of one micro-batch: out[i].data for graph input i (out[i].type says how much). Called by the rank's own thread, several
+// ranks at a time; `batch` = step * M + global micro-batch index.
+typedef struct DataFeed {
+  Status (*fill)(void *self, int64_t batch, const Tensor *out, size_t n_inputs);
+  void *self;
+} DataFeed;
+
+typedef struct StepResult {
+  int64_t step;
+  double loss;              // of the global batch
+  double grad_norm;         // global, before clipping
+  double ms;
+} StepResult;
+
+typedef struct ExecutorOptions {
+  uint64_t seed;
+  int64_t deadline_ns;      // of any wait between ranks
+  const double *lr_list;    // lr of step t = lr_list[t] while t < n_lr, then its last; n_lr 0: recipe's lr
+  int64_t n_lr;
+  int64_t first_step;       // when resuming
+  int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
+  int64_t fault_step;
+} ExecutorOptions;
+
+typedef struct MemoryUse {
+  int64_t arena_planned_bytes, arena_measured_bytes;     // per process; measured = resident, asked of the kernel
+  int64_t rss_before_arena_bytes, rss_peak_bytes;
+} MemoryUse;
+
+typedef struct Executor Executor;
+
+// Runs phase `init` too. `weights` must live as long as the executor.
+MUST_USE Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out);
+void executor_destroy(Executor *executor);
+
+// `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
+// A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status names rank, step and node.
+MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
+
+// Whole tensors, canonical order, from wherever the shards lie; outside executor_run only. `out` holds type_bytes of the parameter.
+// which: NULL = the parameter, "grad" = mean gradient of the last step before clipping (f32 or f64 as the plan), else a state name.
+MUST_USE Status executor_read(Executor *executor, const char *param, const char *which, void *out);
+
+// XXH3-128 over the canonical bytes of all parameters in name order (name, 0, bytes each), as hex with terminator.
+MUST_USE Status executor_params_hash(Executor *executor, char out[33]);
+
+MemoryUse executor_memory(const Executor *executor);
+int64_t executor_sent_bytes_per_step(const Executor *executor);      // measured, logical, per rank; maximum over ranks
+int64_t executor_copied_bytes_per_step(const Executor *executor);
+int64_t executor_wire_bytes_per_step(const Executor *executor);
+
+#endif
