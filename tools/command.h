@@ -1,0 +1,14 @@
+// The subcommands. Each prints its results to stdout, returns an error for main to print, and is given options already parsed.
+// Threads: the main thread only.
+#ifndef TESSERA_COMMAND_H
+#define TESSERA_COMMAND_H
+
+#include "options.h"
+
+MUST_USE Status command_run(const Options *options);       // run.c
+MUST_USE Status command_compile(const Options *options);   // compile.c
+MUST_USE Status command_show(const Options *options);      // show.c
+MUST_USE Status command_verify(const Options *options);    // verify.c
+MUST_USE Status command_export(const Options *options);    // export.c
+
+#endif

@@ -1,0 +1,80 @@
+// tessera: finds the subcommand, parses its options, runs it, turns its Status into one line on stderr and the exit code.
+#include <string.h>
+
+#include "command.h"
+
+#define TESSERA_VERSION "0.1.0"
+
+typedef struct Command {
+  const char *name;
+  unsigned bit;
+  Status (*run)(const Options *options);
+  const char *usage, *help;
+} Command;
+
+static const Command commands[] = {
+  {"run", RUN, command_run, "MODEL|PLAN --data SOURCE [options]", "Compiles a training graph and trains it, or runs a compiled plan."},
+  {"compile", COMPILE, command_compile, "MODEL [options] -o PLAN.onnx", "Writes the plan of a training graph: steps, communication, memory."},
+  {"show", SHOW, command_show, "MODEL|PLAN [options]", "Shows what a model holds, or what a plan does, sends and needs."},
+  {"verify", VERIFY, command_verify, "PLAN [--json]", "Proves a plan: agreement, lifetimes, overlap, ownership, budgets."},
+  {"export", EXPORT, command_export, "CHECKPOINT -o MODEL.onnx|WEIGHTS.safetensors [options]", "Writes trained weights back into the model, or as one file."},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(FILE *to) {
+  fprintf(to, "Usage: tessera COMMAND ...\n\nCompiles ONNX training graphs into sharded plans and runs them.\n\nCommands:\n");
+  for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].help);
+  fprintf(to, "\n'tessera COMMAND --help' lists the options of a command.\n");
+  options_print_exit_codes(to);
+}
+
+static int report(Status status) {
+  if (!status) return STATUS_OK;
+  fprintf(stderr, "tessera: error: ");
+  if (status->rank >= 0) fprintf(stderr, "rank %d: ", status->rank);
+  if (status->node) fprintf(stderr, "node '%s': ", status->node);
+  fprintf(stderr, "%s\n", status->what);
+  int code = (int)status_code(status);
+  status_free(status);
+  return code;
+}
+
+static const Command *find_command(const char *name) {
+  for (int i = 0; i < N_COMMANDS; i++)
+    if (!strcmp(commands[i].name, name)) return &commands[i];
+  return NULL;
+}
+
+static int unknown_command(const char *name) {
+  const char *names[N_COMMANDS];
+  for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+  const char *nearest = options_nearest(name, names, N_COMMANDS);
+  fprintf(stderr, "tessera: error: unknown command '%s'", name);
+  if (nearest) fprintf(stderr, "; did you mean '%s'?", nearest);
+  fprintf(stderr, "; 'tessera --help' lists them\n");
+  return STATUS_USAGE;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    print_help(stderr);
+    return STATUS_USAGE;
+  }
+  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    print_help(stdout);
+    return STATUS_OK;
+  }
+  if (!strcmp(argv[1], "--version")) {
+    printf("tessera %s\n", TESSERA_VERSION);
+    return STATUS_OK;
+  }
+  const Command *command = find_command(argv[1]);
+  if (!command) return unknown_command(argv[1]);
+  Options options;
+  Status status = options_parse(argc, argv, 2, command->bit, &options);
+  if (!status && options.help) options_print_help(stdout, command->name, command->bit, command->usage, command->help);
+  else if (!status) status = command->run(&options);
+  int code = report(status);
+  options_finish(&options);
+  return code;
+}

@@ -1,0 +1,53 @@
+// The command line: one table (options.def) gives the struct, the parser and --help.
+//
+// Ownership: strings point into argv; lists are heap, ended by options_finish. Threads: one at a time.
+#ifndef TESSERA_OPTIONS_H
+#define TESSERA_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "../ir/status.h"
+
+enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32 };   // bits of the commands column
+
+typedef struct TextList { const char **items; int n; } TextList;
+typedef struct RealList { double *items; int n; } RealList;
+
+typedef bool OptionFLAG;
+typedef bool OptionOFF;
+typedef int64_t OptionINT;
+typedef double OptionREAL;
+typedef const char *OptionTEXT;
+typedef const char *OptionCHOICE;
+typedef TextList OptionLIST;
+typedef RealList OptionREALS;
+
+typedef struct Options {
+  const char *input;            // the one positional argument: MODEL, PLAN, CHECKPOINT; NULL: none
+  const char *command_line;     // heap; all arguments as they were given, quoted for a shell
+  bool help;
+#define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) Option##kind field;
+#include "options.def"
+#undef OPTION
+  struct {                      // was it on the command line?
+#define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) bool field;
+#include "options.def"
+#undef OPTION
+  } given;
+} Options;
+
+// Parses argv[first..argc) for one command (one of the bits above). USAGE errors name the option and what would work. `out` is to be
+// ended with options_finish, also after an error.
+MUST_USE Status options_parse(int argc, char **argv, int first, unsigned command, Options *out);
+void options_finish(Options *options);
+
+// --help of a command: usage line, one sentence, its options, the exit codes (status.def).
+void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence);
+void options_print_exit_codes(FILE *to);
+
+// The nearest of `n` names by edit distance, or NULL when none is close enough to be what was meant.
+const char *options_nearest(const char *word, const char *const *names, int n);
+
+#endif
