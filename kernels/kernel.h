@@ -26,10 +26,14 @@ typedef struct CommOps {
 struct Comm {
   const CommOps *ops;
   int rank, size;              // on the dp axis
-  int64_t sent_bytes;          // logical bytes sent so far: (size-1) * shard bytes a gather or scatter, twice that an all-reduce
+  int64_t sent_bytes;          // logical bytes sent so far: (size-1) * shard bytes a gather or scatter; all-reduce: comm_all_reduce_bytes
   int64_t copied_bytes;        // of which copied within the process (a view copies nothing)
   int64_t wire_bytes;          // of which left the process
 };
+
+// Logical bytes that a rank sends in an all-reduce of `bytes` bytes: 2 (size-1)/size of them, rounded down. The ledger and the backends
+// both count with it.
+static inline int64_t comm_all_reduce_bytes(int64_t size, int64_t bytes) { return 2 * (size - 1) * bytes / size; }
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------
 
