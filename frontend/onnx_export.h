@@ -1,0 +1,18 @@
+// The trained model: the source model's file with the bytes of the trained tensors replaced, nothing else changed.
+//
+// Ownership: nothing is kept. Threads: any, one at a time per Model. Errors: IO (with path and reason); UNSUPPORTED where a tensor's bytes do
+// not lie in one piece in a file; whatever `read` returns. Files are written beside their place and renamed, so a failure leaves the old one.
+#ifndef TESSERA_ONNX_EXPORT_H
+#define TESSERA_ONNX_EXPORT_H
+
+#include "onnx_import.h"
+
+// Gives the new bytes of tensor `weight->name`: writes type_bytes(&weight->type) bytes to `out` and sets *found, or sets *found = false when
+// the tensor was not trained.
+typedef Status (*ExportRead)(void *user, const Weight *weight, void *out, bool *found);
+
+// Copies the model's file to `out_path` and its external data files to the same relative places beside it, asking `read` for each weight.
+// Refuses to overwrite an external data file of the source.
+MUST_USE Status model_export(Model *model, const char *out_path, ExportRead read, void *user);
+
+#endif

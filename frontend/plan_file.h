@@ -1,0 +1,19 @@
+// Plans as ONNX files: a Graph whose nodes are steps, written as a ModelProto that onnx.checker accepts, and read back.
+//
+// What no node says (roles, phases, locations, buckets, recipe) stands in metadata_props, through the generic key/value access of ir/meta.h.
+// Ownership: results lie in `arena`; a graph that is read borrows constants from the Model, which must outlive it.
+// Errors: IO; MALFORMED names node or value; never a crash, whatever the bytes say.
+#ifndef TESSERA_PLAN_FILE_H
+#define TESSERA_PLAN_FILE_H
+
+#include "onnx_import.h"
+
+// The bytes of the ModelProto. Deterministic: the same graph gives the same bytes.
+MUST_USE Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes);
+// The same into a file, written beside its place and renamed.
+MUST_USE Status graph_write_onnx(const Graph *graph, const char *path);
+
+// Reads a file that graph_to_onnx wrote: no upgrade, no guessing of roles; metadata says everything.
+MUST_USE Status graph_read_onnx(Model *model, Arena *arena, Graph **out);
+
+#endif
