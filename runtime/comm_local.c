@@ -1,0 +1,181 @@
+// The local backend: collectives between rank threads are loads and stores between two barriers.
+#include <string.h>
+
+#include "team.h"
+
+enum { BLOCK_BYTES = 4096, TREE_DEPTH_MAX = 14 };   // 4,096 ranks: 12 levels below two halves
+
+// ---- Sums along the aligned binary tree ----
+// Ranks [lo, lo + n) split at the largest power of two below n: for a power of two the aligned tree, otherwise what a binary counter gives
+// (docs/operators.md, TreeAccumulate). Blocks keep the partial sums in the first-level cache.
+
+#define ADD_BLOCK(name, T)                                                 \
+  static void name(void *out, const void *a, const void *b, int64_t n) {   \
+    T *o = out;                                                            \
+    const T *x = a, *y = b;                                                \
+    for (int64_t i = 0; i < n; i++) o[i] = (T)(x[i] + y[i]);               \
+  }
+ADD_BLOCK(add_f32, float)
+ADD_BLOCK(add_f64, double)
+ADD_BLOCK(add_u64, uint64_t)   // integer sums wrap: the same bits signed and unsigned
+ADD_BLOCK(add_u32, uint32_t)
+
+typedef void (*AddBlock)(void *out, const void *a, const void *b, int64_t n);
+
+static AddBlock add_for(Dtype dtype) {
+  switch (dtype) {
+    case DTYPE_F32: return add_f32;
+    case DTYPE_F64: return add_f64;
+    case DTYPE_I64:
+    case DTYPE_U64: return add_u64;
+    case DTYPE_I32:
+    case DTYPE_U32: return add_u32;
+    default: return NULL;
+  }
+}
+
+typedef struct Tree {
+  const Team *team;
+  int rank;
+  int64_t offset_bytes, elems;                 // of the block in every rank's `in`
+  AddBlock add;
+  _Alignas(64) char temporary[TREE_DEPTH_MAX][BLOCK_BYTES];
+} Tree;
+
+static const void *tree_sum(Tree *tree, int lo, int n, void *out, int level) {
+  if (n == 1) return (const char *)team_slot(tree->team, tree->rank, lo)->in + tree->offset_bytes;
+  int half = 1;
+  while (half * 2 < n) half *= 2;
+  const void *low = tree_sum(tree, lo, half, out, level);
+  const void *high = tree_sum(tree, lo + half, n - half, tree->temporary[level], level + 1);
+  tree->add(out, low, high, tree->elems);
+  return out;
+}
+
+// out = sum over ranks of their in[first, first + elems). `out` may be this rank's own in + first: the root is added last, element by element.
+static void sum_over_ranks(Team *team, int rank, int64_t first, int64_t elems, Dtype dtype, void *out) {
+  Tree tree = {.team = team, .rank = rank, .add = add_for(dtype)};
+  int64_t width = dtype_bytes(dtype), block = BLOCK_BYTES / width;
+  int half = 1;
+  while (half * 2 < team->ranks) half *= 2;
+  for (int64_t e = 0; e < elems; e += block) {
+    tree.offset_bytes = (first + e) * width;
+    tree.elems = elems - e < block ? elems - e : block;
+    const void *low = tree_sum(&tree, 0, half, tree.temporary[0], 2);
+    const void *high = tree_sum(&tree, half, team->ranks - half, tree.temporary[1], 2);
+    tree.add((char *)out + e * width, low, high, tree.elems);
+  }
+}
+
+// ---- Collectives ----
+
+// Checks what this rank alone can see, enters, and runs. After an error only errors follow: the ranks are no longer in step.
+static Status enter(LocalComm *comm, const Slot *slot, bool sums) {
+  if (comm->failed) FAIL(RANK, NULL, "rank %d has failed before", comm->base.rank);
+  comm->failed = true;
+  if (slot->axis != 0) FAIL(UNSUPPORTED, NULL, "the local backend has one mesh axis, not axis %d", slot->axis);
+  if (slot->elems < 0) FAIL(RANK, NULL, "a collective of %lld elements", (long long)slot->elems);
+  if (sums && !add_for(slot->dtype)) FAIL(UNSUPPORTED, NULL, "no sum over ranks for %s", dtype_name(slot->dtype));
+  TRY(team_enter(comm->team, comm->base.rank, slot));
+  comm->failed = false;
+  return NULL;
+}
+
+static Status leave(LocalComm *comm, int64_t bytes) {
+  comm->failed = true;
+  TRY(team_barrier(comm->team, comm->base.rank));
+  comm->failed = false;
+  comm->base.sent_bytes += bytes;
+  comm->base.copied_bytes += bytes;
+  return NULL;
+}
+
+static void copy_unless_same(void *to, const void *from, int64_t bytes) {
+  if (to != from && bytes) memcpy(to, from, (size_t)bytes);
+}
+
+static Status local_all_gather(Comm *base, int axis, const void *shard, void *whole, int64_t shard_elems, Dtype dtype) {
+  LocalComm *comm = (LocalComm *)base;
+  int64_t bytes = shard_elems * dtype_bytes(dtype);
+  if (base->size == 1) {
+    copy_unless_same(whole, shard, bytes);
+    return NULL;
+  }
+  Slot slot = {SLOT_ALL_GATHER, dtype, axis, shard_elems, shard, whole};
+  TRY(enter(comm, &slot, false));
+  for (int i = 0; i < base->size; i++) {
+    int r = (base->rank + i) % base->size;      // start at home: the ranks do not all read the same shard at once
+    copy_unless_same((char *)whole + r * bytes, team_slot(comm->team, base->rank, r)->in, bytes);
+  }
+  return leave(comm, (base->size - 1) * bytes);
+}
+
+static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype) {
+  LocalComm *comm = (LocalComm *)base;
+  int64_t bytes = shard_elems * dtype_bytes(dtype);
+  if (base->size == 1) {
+    copy_unless_same(shard, whole, bytes);
+    return NULL;
+  }
+  Slot slot = {SLOT_REDUCE_SCATTER, dtype, axis, shard_elems, whole, shard};
+  TRY(enter(comm, &slot, true));
+  sum_over_ranks(comm->team, base->rank, base->rank * shard_elems, shard_elems, dtype, shard);
+  return leave(comm, (base->size - 1) * bytes);
+}
+
+// Piece r of an uneven cut in whole cache lines, so that no two ranks write one line.
+static int64_t piece_start(int64_t elems, int64_t line, int size, int r) {
+  int64_t lines = (elems + line - 1) / line;
+  int64_t start = (lines * r / size) * line;
+  return start < elems ? start : elems;
+}
+
+static Status local_all_reduce(Comm *base, int axis, void *data, int64_t elems, Dtype dtype) {
+  LocalComm *comm = (LocalComm *)base;
+  if (base->size == 1) return NULL;
+  Slot slot = {SLOT_ALL_REDUCE, dtype, axis, elems, data, data};
+  TRY(enter(comm, &slot, true));
+  int64_t width = dtype_bytes(dtype), bytes = comm_all_reduce_bytes(base->size, elems * width);
+  if (elems * width <= BLOCK_BYTES) {            // small: everybody sums everything, one barrier less
+    _Alignas(64) char sum[BLOCK_BYTES];
+    sum_over_ranks(comm->team, base->rank, 0, elems, dtype, sum);
+    TRY(leave(comm, bytes));
+    copy_unless_same(data, sum, elems * width);
+    return NULL;
+  }
+  int64_t line = 64 / width;
+  int64_t first = piece_start(elems, line, base->size, base->rank), end = piece_start(elems, line, base->size, base->rank + 1);
+  sum_over_ranks(comm->team, base->rank, first, end - first, dtype, (char *)data + first * width);
+  comm->failed = true;
+  TRY(team_barrier(comm->team, base->rank));
+  comm->failed = false;
+  for (int i = 1; i < base->size; i++) {
+    int r = (base->rank + i) % base->size;
+    int64_t from = piece_start(elems, line, base->size, r), to = piece_start(elems, line, base->size, r + 1);
+    const char *other = team_slot(comm->team, base->rank, r)->in;
+    if (to > from) memcpy((char *)data + from * width, other + from * width, (size_t)((to - from) * width));
+  }
+  return leave(comm, bytes);
+}
+
+static Status local_barrier(Comm *base) {
+  if (base->size == 1) return NULL;
+  Slot slot = {.kind = SLOT_BARRIER};
+  return enter((LocalComm *)base, &slot, false);
+}
+
+static Status local_read_begin(Comm *base, int32_t region) { return team_read_begin(((LocalComm *)base)->team, base->rank, region); }
+static Status local_read_end(Comm *base, int32_t region) { return team_read_end(((LocalComm *)base)->team, base->rank, region); }
+static Status local_write_begin(Comm *base, int32_t region) { return team_write_begin(((LocalComm *)base)->team, base->rank, region); }
+static Status local_write_end(Comm *base, int32_t region) { return team_write_end(((LocalComm *)base)->team, base->rank, region); }
+
+const CommOps comm_local_ops = {
+    .all_gather = local_all_gather,
+    .reduce_scatter = local_reduce_scatter,
+    .all_reduce = local_all_reduce,
+    .barrier = local_barrier,
+    .read_begin = local_read_begin,
+    .read_end = local_read_end,
+    .write_begin = local_write_begin,
+    .write_end = local_write_end,
+};

@@ -1,0 +1,235 @@
+// Waiting: the futex barrier, view epochs, abort and deadline of the rank threads of one process.
+#include "team.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SPIN_PAUSES = 2000 };
+
+static int64_t clock_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+static int processors_allowed(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  long online = sysconf(_SC_NPROCESSORS_ONLN);   // more than 1,024 processors: the mask does not fit
+  return online > 0 ? (int)online : 1;
+}
+
+Status team_create(int ranks, int n_regions, int64_t deadline_ns, Team **out) {
+  if (ranks < 1 || ranks > 4096) FAIL(USAGE, NULL, "%d ranks in one process: 1 to 4096 are possible", ranks);
+  if (n_regions < 0 || deadline_ns <= 0) FAIL(USAGE, NULL, "a team needs a deadline above 0 ns, not %lld", (long long)deadline_ns);
+  Team *team = aligned_alloc(TEAM_LINE_BYTES, sizeof *team);
+  if (!team) FAIL(RESOURCE, NULL, "no memory for a team of %d ranks", ranks);
+  memset(team, 0, sizeof *team);
+  team->ranks = ranks;
+  team->n_regions = n_regions;
+  team->deadline_ns = deadline_ns;
+  team->spin = ranks <= processors_allowed();
+  size_t rank_bytes = (size_t)ranks * sizeof *team->rank;
+  size_t view_bytes = (size_t)(n_regions ? n_regions : 1) * (size_t)ranks * sizeof *team->views;
+  team->rank = aligned_alloc(TEAM_LINE_BYTES, rank_bytes);
+  team->views = aligned_alloc(64, view_bytes);
+  team->comms = calloc((size_t)ranks, sizeof *team->comms);
+  if (!team->rank || !team->views || !team->comms) {
+    team_destroy(team);
+    FAIL(RESOURCE, NULL, "no memory for a team of %d ranks and %d regions", ranks, n_regions);
+  }
+  memset(team->rank, 0, rank_bytes);
+  memset(team->views, 0, view_bytes);
+  for (int r = 0; r < ranks; r++)
+    team->comms[r] = (LocalComm){.base = {.ops = &comm_local_ops, .rank = r, .size = ranks}, .team = team};
+  *out = team;
+  return NULL;
+}
+
+void team_destroy(Team *team) {
+  if (!team) return;
+  free(team->rank);
+  free(team->views);
+  free(team->comms);
+  free(team);
+}
+
+Comm *team_comm(Team *team, int rank) { return &team->comms[rank].base; }
+
+// ---- Events: a word that changes, and sleepers that look again ----
+
+static void event_signal(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
+  atomic_fetch_add(word, 1);
+  if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+bool team_aborted(const Team *team) { return atomic_load(&((Team *)team)->abort_state) != 0; }
+
+void team_abort(Team *team, int rank, const char *what) {
+  uint32_t none = 0;
+  if (!atomic_compare_exchange_strong(&team->abort_state, &none, 1)) return;
+  team->abort_rank = rank;
+  snprintf(team->abort_text, sizeof team->abort_text, "%s", what ? what : "");
+  atomic_store(&team->abort_state, 2);
+  event_signal(&team->barrier_event, &team->barrier_sleepers);
+  event_signal(&team->view_event, &team->view_sleepers);
+}
+
+static Status abort_status(Team *team, int rank) {
+  while (atomic_load(&team->abort_state) == 1) sched_yield();   // the first caller is copying its text; it waits for nothing
+  Status s = status_fail(STATUS_RANK, NULL, "stopped because rank %d failed: %s", team->abort_rank, team->abort_text);
+  s->rank = rank;
+  return s;
+}
+
+// A condition on the team; true ends the wait. `late` appends the ranks that are missing to `text` for the deadline's message.
+typedef struct Wait {
+  _Atomic uint32_t *word, *sleepers;
+  bool (*ready)(const Team *team, const struct Wait *wait);
+  bool (*missing)(const Team *team, const struct Wait *wait, int rank);
+  const char *what;
+  uint64_t epoch;
+  int32_t region;
+} Wait;
+
+static Status deadline_status(const Team *team, int rank, const Wait *wait) {
+  char list[256];
+  size_t used = 0;
+  list[0] = 0;
+  for (int r = 0; r < team->ranks && used + 16 < sizeof list; r++)
+    if (wait->missing(team, wait, r)) used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", r);
+  Status s = status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s in %s; not there yet: rank %s", rank, (double)team->deadline_ns / 1e9, wait->what,
+                         used ? list : "(came just now)");
+  s->rank = rank;
+  return s;
+}
+
+static Status team_wait(Team *team, int rank, const Wait *wait) {
+  if (wait->ready(team, wait)) return team_aborted(team) ? abort_status(team, rank) : NULL;
+  if (team->spin)
+    for (int i = 0; i < SPIN_PAUSES; i++) {
+      cpu_pause();
+      if (wait->ready(team, wait) || team_aborted(team)) break;
+    }
+  int64_t end_ns = clock_ns() + team->deadline_ns;
+  for (;;) {
+    uint32_t seen = atomic_load(wait->word);
+    if (team_aborted(team)) return abort_status(team, rank);
+    if (wait->ready(team, wait)) return NULL;
+    int64_t left_ns = end_ns - clock_ns();
+    if (left_ns <= 0) return deadline_status(team, rank, wait);
+    struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
+    atomic_fetch_add(wait->sleepers, 1);
+    syscall(SYS_futex, wait->word, FUTEX_WAIT_PRIVATE, seen, &left, NULL, 0);   // every outcome: look again
+    atomic_fetch_sub(wait->sleepers, 1);
+  }
+}
+
+// ---- Barrier ----
+
+static bool barrier_ready(const Team *team, const Wait *wait) { return atomic_load(&((Team *)team)->epoch) >= wait->epoch; }
+static bool barrier_missing(const Team *team, const Wait *wait, int r) { return atomic_load(&team->rank[r].arrived) < wait->epoch; }
+
+Status team_barrier(Team *team, int rank) {
+  uint64_t mine = atomic_load(&team->rank[rank].arrived) + 1;
+  atomic_store(&team->rank[rank].arrived, mine);
+  if ((int)atomic_fetch_add(&team->entered, 1) + 1 == team->ranks) {
+    atomic_store(&team->entered, 0);
+    atomic_fetch_add(&team->epoch, 1);
+    event_signal(&team->barrier_event, &team->barrier_sleepers);
+    return team_aborted(team) ? abort_status(team, rank) : NULL;
+  }
+  Wait wait = {&team->barrier_event, &team->barrier_sleepers, barrier_ready, barrier_missing, "a collective", mine, -1};
+  return team_wait(team, rank, &wait);
+}
+
+// ---- Collectives: agreement ----
+
+static const char *slot_kind_name(SlotKind kind) {
+  static const char *const names[] = {"Barrier", "AllGather", "ReduceScatter", "AllReduce"};
+  return names[kind];
+}
+
+const Slot *team_slot(const Team *team, int rank, int of_rank) { return &team->rank[of_rank].slots[(team->rank[rank].sequence - 1) & 1]; }
+
+Status team_enter(Team *team, int rank, const Slot *slot) {
+  TeamRank *own = &team->rank[rank];
+  own->slots[own->sequence++ & 1] = *slot;
+  TRY(team_barrier(team, rank));
+  const Slot *first = team_slot(team, rank, 0);
+  for (int r = 1; r < team->ranks; r++) {
+    const Slot *other = team_slot(team, rank, r);
+    if (other->kind == first->kind && other->dtype == first->dtype && other->elems == first->elems && other->axis == first->axis) continue;
+    Status s = status_fail(STATUS_RANK, NULL, "ranks disagree: rank 0 asks for %s of %lld x %s on axis %d, rank %d for %s of %lld x %s on axis %d",
+                           slot_kind_name(first->kind), (long long)first->elems, dtype_name(first->dtype), first->axis, r,
+                           slot_kind_name(other->kind), (long long)other->elems, dtype_name(other->dtype), other->axis);
+    s->rank = rank;
+    return s;
+  }
+  return NULL;
+}
+
+// ---- View guards ----
+
+static ViewEpochs *view_of(const Team *team, int32_t region, int rank) { return &team->views[(size_t)region * (size_t)team->ranks + (size_t)rank]; }
+
+static bool published_missing(const Team *team, const Wait *wait, int r) {
+  return atomic_load(&view_of(team, wait->region, r)->published) < wait->epoch;
+}
+static bool released_missing(const Team *team, const Wait *wait, int r) {
+  return atomic_load(&view_of(team, wait->region, r)->released) < wait->epoch;
+}
+static bool all_there(const Team *team, const Wait *wait) {
+  for (int r = 0; r < team->ranks; r++)
+    if (wait->missing(team, wait, r)) return false;
+  return true;
+}
+
+static Status region_check(const Team *team, int rank, int32_t region) {
+  if (region >= 0 && region < team->n_regions) return NULL;
+  Status s = status_fail(STATUS_RANK, NULL, "rank %d guards region %d, the team has %d", rank, region, team->n_regions);
+  s->rank = rank;
+  return s;
+}
+
+Status team_read_begin(Team *team, int rank, int32_t region) {
+  TRY(region_check(team, rank, region));
+  uint64_t epoch = atomic_load(&view_of(team, region, rank)->published);
+  Wait wait = {&team->view_event, &team->view_sleepers, all_there, published_missing, "a gathered view (shard not published)", epoch, region};
+  return team_wait(team, rank, &wait);
+}
+
+Status team_read_end(Team *team, int rank, int32_t region) {
+  TRY(region_check(team, rank, region));
+  atomic_fetch_add(&view_of(team, region, rank)->released, 1);
+  event_signal(&team->view_event, &team->view_sleepers);
+  return NULL;
+}
+
+Status team_write_begin(Team *team, int rank, int32_t region) {
+  TRY(region_check(team, rank, region));
+  uint64_t epoch = atomic_load(&view_of(team, region, rank)->released);
+  Wait wait = {&team->view_event, &team->view_sleepers, all_there, released_missing, "a shard's update (view not released)", epoch, region};
+  return team_wait(team, rank, &wait);
+}
+
+Status team_write_end(Team *team, int rank, int32_t region) {
+  TRY(region_check(team, rank, region));
+  atomic_fetch_add(&view_of(team, region, rank)->published, 1);
+  event_signal(&team->view_event, &team->view_sleepers);
+  return NULL;
+}

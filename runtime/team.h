@@ -1,0 +1,75 @@
+// Inside of a Team, for the local backend only (team.c waits, comm_local.c moves bytes). Everybody else sees comm.h.
+#ifndef TESSERA_TEAM_H
+#define TESSERA_TEAM_H
+
+#include <stdatomic.h>
+
+#include "comm.h"
+
+enum { TEAM_LINE_BYTES = 128 };     // two cache lines: the adjacent-line prefetcher pairs them
+
+typedef enum SlotKind { SLOT_BARRIER, SLOT_ALL_GATHER, SLOT_REDUCE_SCATTER, SLOT_ALL_REDUCE } SlotKind;
+
+// What a rank asks of the collective that it has entered. Read by all ranks between two barriers.
+typedef struct Slot {
+  SlotKind kind;
+  Dtype dtype;
+  int axis;
+  int64_t elems;
+  const void *in;
+  void *out;
+} Slot;
+
+// One rank's own lines. Two slots: collective n uses n & 1, so that a slow reader of n is not overtaken by a writer of n + 1.
+typedef struct TeamRank {
+  _Alignas(TEAM_LINE_BYTES) Slot slots[2];
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint64_t arrived;    // barriers entered
+  uint64_t sequence;                                     // collectives entered; this rank's thread only
+} TeamRank;
+
+// Epochs of one region and rank (comm.h: view guards). They only grow, and in the same order on every rank.
+typedef struct ViewEpochs {
+  _Alignas(64) _Atomic uint64_t published;
+  _Atomic uint64_t released;
+} ViewEpochs;
+
+struct LocalComm;
+
+struct Team {
+  int ranks, n_regions;
+  int64_t deadline_ns;
+  bool spin;                                             // ranks <= processors that this process may use
+  TeamRank *rank;                                        // [ranks]
+  ViewEpochs *views;                                     // [n_regions][ranks]
+  struct LocalComm *comms;                               // [ranks]
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint32_t entered;    // ranks in the present barrier
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint64_t epoch;      // barriers completed
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint32_t barrier_event, view_event;   // futex words: change whenever a waiter should look again
+  _Atomic uint32_t barrier_sleepers, view_sleepers;
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint32_t abort_state;                 // 0, 1: being written, 2: rank and text stand
+  int abort_rank;
+  char abort_text[512];
+};
+
+typedef struct LocalComm {
+  Comm base;                                             // must be first
+  Team *team;
+  bool failed;                                           // after an error the rank's view of the team is undefined: only errors follow
+} LocalComm;
+
+// Waits until all ranks have entered. Fails on abort and deadline.
+MUST_USE Status team_barrier(Team *team, int rank);
+
+// Enters a collective: publishes `slot`, waits for all ranks, and fails on every rank alike when their slots differ. On success the
+// slots of all ranks may be read by team_slot until this rank enters its next collective.
+MUST_USE Status team_enter(Team *team, int rank, const Slot *slot);
+const Slot *team_slot(const Team *team, int rank, int of_rank);
+
+MUST_USE Status team_read_begin(Team *team, int rank, int32_t region);
+MUST_USE Status team_read_end(Team *team, int rank, int32_t region);
+MUST_USE Status team_write_begin(Team *team, int rank, int32_t region);
+MUST_USE Status team_write_end(Team *team, int rank, int32_t region);
+
+extern const CommOps comm_local_ops;
+
+#endif

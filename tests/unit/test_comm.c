@@ -1,0 +1,367 @@
+// The conformance suite of communication backends: every backend that ranks can use passes it. `Backend` makes endpoints; the tests see
+// CommOps only, but for abort and deadline, which belong to the team.
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../../runtime/comm.h"
+
+static const int rank_counts[] = {1, 2, 3, 4, 5, 8};
+static const int64_t sizes[] = {0, 1, 7, 64, 1023, 4097, 100003};
+enum { N_COUNTS = sizeof rank_counts / sizeof *rank_counts, N_SIZES = sizeof sizes / sizeof *sizes, RANKS_MAX = 8, REGIONS = 2 };
+
+typedef struct Job Job;
+typedef Status (*Body)(Comm *comm, Job *job);
+struct Job {
+  Team *team;
+  int ranks;
+  Body body;
+  int64_t elems;
+  Dtype dtype;
+  bool in_place, delays;
+  void *shared;
+  Status results[RANKS_MAX];
+};
+typedef struct Thread { Job *job; int rank; pthread_t id; } Thread;
+
+static void *thread_main(void *p) {
+  Thread *t = p;
+  t->job->results[t->rank] = t->job->body(team_comm(t->job->team, t->rank), t->job);
+  return NULL;
+}
+
+static void run_ranks(Job *job, int64_t deadline_ns) {
+  assert_null(team_create(job->ranks, REGIONS, deadline_ns, &job->team));
+  Thread threads[RANKS_MAX];
+  for (int r = 0; r < job->ranks; r++) {
+    threads[r] = (Thread){job, r, 0};
+    assert_int_equal(pthread_create(&threads[r].id, NULL, thread_main, &threads[r]), 0);
+  }
+  for (int r = 0; r < job->ranks; r++) pthread_join(threads[r].id, NULL);
+}
+
+static void end_job(Job *job) {
+  for (int r = 0; r < job->ranks; r++) status_free(job->results[r]);
+  team_destroy(job->team);
+}
+
+static void expect_all_ok(Job *job) {
+  char text[512];
+  for (int r = 0; r < job->ranks; r++)
+    if (job->results[r]) fail_msg("%d ranks, rank %d: %s", job->ranks, r, status_text(job->results[r], text, sizeof text));
+}
+
+static const int64_t second_ns = 1000000000;
+
+// A value of rank r, element e: not exact in f32, so that the order of a sum shows in its bits.
+static double sample(int r, int64_t e) { return sin((double)(e * 31 + r * 7 + 1)) * pow(2, (double)((e + r * 5) % 21 - 10)); }
+static int64_t sample_int(int r, int64_t e) { return (e * 977 + 13) * (r + 1) - (1ll << 62) * (r & 1); }
+
+static void put(void *to, Dtype d, int64_t i, int r, int64_t e) {
+  if (dtype_is_float(d)) element_write(to, d, i, sample(r, e));
+  else element_write_int(to, d, i, sample_int(r, e));
+}
+
+// The specification of the sum: a binary counter over ranks, as TreeAccumulate counts micro-batches. One element, rounded at each addition.
+static void expect_sum(int ranks, Dtype d, int64_t e, void *out) {
+  double level[8];
+  int64_t level_int[8];
+  bool full[8] = {false};
+  for (int r = 0; r < ranks; r++) {
+    char cell[8];
+    put(cell, d, 0, r, e);
+    double acc = dtype_is_float(d) ? element_read(cell, d, 0) : 0;
+    int64_t acc_int = dtype_is_float(d) ? 0 : element_read_int(cell, d, 0);
+    int l = 0;
+    for (; full[l]; l++) {
+      acc = d == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
+      acc_int = (int64_t)((uint64_t)level_int[l] + (uint64_t)acc_int);
+      full[l] = false;
+    }
+    level[l] = acc, level_int[l] = acc_int, full[l] = true;
+  }
+  bool any = false;
+  double acc = 0;
+  int64_t acc_int = 0;
+  for (int l = 0; l < 8; l++) {
+    if (!full[l]) continue;
+    if (any) acc = d == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
+    else acc = level[l];
+    acc_int = any ? (int64_t)((uint64_t)level_int[l] + (uint64_t)acc_int) : level_int[l];
+    any = true;
+  }
+  if (dtype_is_float(d)) element_write(out, d, 0, acc);
+  else element_write_int(out, d, 0, acc_int);
+}
+
+static void delay(Job *job, unsigned *seed) {
+  if (job->delays) usleep((useconds_t)(rand_r(seed) % 300));
+}
+
+static Status wrong(const char *what, int rank, int64_t e) { return status_fail(STATUS_CHECK, NULL, "%s: rank %d element %lld", what, rank, (long long)e); }
+
+static Status body_gather(Comm *c, Job *job) {
+  int64_t n = job->elems, width = dtype_bytes(job->dtype);
+  unsigned seed = (unsigned)c->rank + 1;
+  char *whole = calloc((size_t)(n * c->size) + 1, (size_t)width), *shard = calloc((size_t)n + 1, (size_t)width);
+  void *own = job->in_place ? whole + c->rank * n * width : shard;
+  Status status = NULL;
+  for (int round = 0; round < 3 && !status; round++) {
+    for (int64_t e = 0; e < n; e++) put(own, job->dtype, e, c->rank, e + round);
+    delay(job, &seed);
+    status = c->ops->all_gather(c, 0, own, whole, n, job->dtype);
+    delay(job, &seed);
+    for (int r = 0; r < c->size && !status; r++)
+      for (int64_t e = 0; e < n && !status; e++) {
+        char cell[8];
+        put(cell, job->dtype, 0, r, e + round);
+        if (memcmp(cell, whole + (r * n + e) * width, (size_t)width)) status = wrong("all_gather", c->rank, r * n + e);
+      }
+  }
+  if (!status && c->sent_bytes != 3 * (c->size - 1) * n * width) status = wrong("all_gather bytes", c->rank, c->sent_bytes);
+  free(whole);
+  free(shard);
+  return status;
+}
+
+static Status body_scatter(Comm *c, Job *job) {
+  int64_t n = job->elems, width = dtype_bytes(job->dtype);
+  unsigned seed = (unsigned)c->rank + 1;
+  char *whole = calloc((size_t)(n * c->size) + 1, (size_t)width), *shard = calloc((size_t)n + 1, (size_t)width);
+  char *own = job->in_place ? whole + c->rank * n * width : shard;
+  Status status = NULL;
+  for (int round = 0; round < 3 && !status; round++) {
+    for (int64_t e = 0; e < n * c->size; e++) put(whole, job->dtype, e, c->rank, e + round);
+    delay(job, &seed);
+    status = c->ops->reduce_scatter(c, 0, whole, own, n, job->dtype);
+    for (int64_t e = 0; e < n && !status; e++) {
+      char cell[8];
+      expect_sum(c->size, job->dtype, c->rank * n + e + round, cell);
+      if (memcmp(cell, own + e * width, (size_t)width)) status = wrong("reduce_scatter", c->rank, e);
+    }
+    for (int64_t e = 0; e < n * c->size && !status; e++) {     // other parts of `whole` are left as they are
+      char cell[8];
+      if (job->in_place && e / (n ? n : 1) == c->rank) continue;
+      put(cell, job->dtype, 0, c->rank, e + round);
+      if (memcmp(cell, whole + e * width, (size_t)width)) status = wrong("reduce_scatter input", c->rank, e);
+    }
+  }
+  if (!status && c->sent_bytes != 3 * (c->size - 1) * n * width) status = wrong("reduce_scatter bytes", c->rank, c->sent_bytes);
+  free(whole);
+  free(shard);
+  return status;
+}
+
+static Status body_reduce(Comm *c, Job *job) {
+  int64_t n = job->elems, width = dtype_bytes(job->dtype);
+  unsigned seed = (unsigned)c->rank + 1;
+  char *data = calloc((size_t)n + 1, (size_t)width);
+  Status status = NULL;
+  for (int round = 0; round < 3 && !status; round++) {
+    for (int64_t e = 0; e < n; e++) put(data, job->dtype, e, c->rank, e + round);
+    delay(job, &seed);
+    status = c->ops->all_reduce(c, 0, data, n, job->dtype);
+    for (int64_t e = 0; e < n && !status; e++) {
+      char cell[8];
+      expect_sum(c->size, job->dtype, e + round, cell);
+      if (memcmp(cell, data + e * width, (size_t)width)) status = wrong("all_reduce", c->rank, e);
+    }
+  }
+  if (!status && c->sent_bytes != 3 * comm_all_reduce_bytes(c->size, n * width)) status = wrong("all_reduce bytes", c->rank, c->sent_bytes);
+  free(data);
+  return status;
+}
+
+static void over_everything(Body body, bool can_be_apart) {
+  static const Dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_I64};
+  for (int c = 0; c < N_COUNTS; c++)
+    for (int s = 0; s < N_SIZES; s++)
+      for (int d = 0; d < 3; d++)
+        for (int in_place = 0; in_place <= can_be_apart; in_place++) {
+          Job job = {.ranks = rank_counts[c], .body = body, .elems = sizes[s], .dtype = dtypes[d], .in_place = in_place, .delays = sizes[s] < 5000};
+          run_ranks(&job, 60 * second_ns);
+          expect_all_ok(&job);
+          end_job(&job);
+        }
+}
+
+static void gathers(void **state) { over_everything(body_gather, true); }
+static void scatters(void **state) { over_everything(body_scatter, true); }
+static void reduces(void **state) { over_everything(body_reduce, false); }
+
+// A view of a shared region: rank r writes its part in round t, everybody reads all parts between read_begin and read_end.
+static Status body_views(Comm *c, Job *job) {
+  int64_t *region = job->shared;
+  int64_t n = job->elems;
+  unsigned seed = (unsigned)c->rank + 1;
+  for (int64_t t = 1; t <= 50; t++) {
+    for (int id = 0; id < REGIONS; id++) {
+      int64_t *base = region + id * n * RANKS_MAX;
+      TRY(c->ops->write_begin(c, id));
+      for (int64_t e = 0; e < n; e++) base[c->rank * n + e] = t * 1000 + c->rank;
+      delay(job, &seed);
+      TRY(c->ops->write_end(c, id));
+    }
+    for (int reads = 0; reads < 2; reads++)
+      for (int id = 0; id < REGIONS; id++) {
+        int64_t *base = region + id * n * RANKS_MAX;
+        TRY(c->ops->read_begin(c, id));
+        delay(job, &seed);
+        for (int64_t e = 0; e < n * c->size; e++)
+          if (base[e] != t * 1000 + e / n) return wrong("view", c->rank, e);
+        TRY(c->ops->read_end(c, id));
+      }
+  }
+  return NULL;
+}
+
+static void views(void **state) {
+  for (int c = 0; c < N_COUNTS; c++) {
+    Job job = {.ranks = rank_counts[c], .body = body_views, .elems = 33, .delays = true};
+    job.shared = calloc(33 * RANKS_MAX * REGIONS, sizeof(int64_t));
+    run_ranks(&job, 60 * second_ns);
+    expect_all_ok(&job);
+    free(job.shared);
+    end_job(&job);
+  }
+}
+
+// ---- Failure ----
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static Status body_aborts(Comm *c, Job *job) {
+  float x[4] = {0};
+  TRY(c->ops->all_reduce(c, 0, x, 4, DTYPE_F32));
+  if (c->rank == c->size - 1) {
+    usleep(20000);      // the others wait by now
+    team_abort(job->team, c->rank, "out of luck");
+    return status_fail(STATUS_CHECK, NULL, "own error");
+  }
+  if (c->rank == 0) {
+    TRY(c->ops->write_begin(c, 0));
+    TRY(c->ops->write_end(c, 0));
+    return c->ops->read_begin(c, 0);            // nobody else publishes
+  }
+  return c->ops->all_reduce(c, 0, x, 4, DTYPE_F32);
+}
+
+static void aborts(void **state) {
+  for (int c = 1; c < N_COUNTS; c++) {
+    Job job = {.ranks = rank_counts[c], .body = body_aborts};
+    double start = now_s();
+    run_ranks(&job, 60 * second_ns);
+    assert_true(now_s() - start < 10);
+    assert_true(team_aborted(job.team));
+    for (int r = 0; r < job.ranks - 1; r++) {
+      char want[64];
+      snprintf(want, sizeof want, "stopped because rank %d failed: out of luck", job.ranks - 1);
+      assert_int_equal(status_code(job.results[r]), STATUS_RANK);
+      assert_string_equal(job.results[r]->what, want);
+      assert_int_equal(job.results[r]->rank, r);
+    }
+    end_job(&job);
+  }
+}
+
+static Status body_one_stays_away(Comm *c, Job *job) {
+  double x[3] = {0};
+  if (c->rank == 1) return NULL;
+  return c->ops->all_reduce(c, 0, x, 3, DTYPE_F64);
+}
+
+static void deadline(void **state) {
+  for (int c = 1; c < N_COUNTS; c++) {
+    Job job = {.ranks = rank_counts[c], .body = body_one_stays_away};
+    double start = now_s();
+    run_ranks(&job, second_ns / 10);
+    double took = now_s() - start;
+    assert_true(took >= 0.09 && took < 10);
+    for (int r = 0; r < job.ranks; r++) {
+      if (r == 1) continue;
+      assert_int_equal(status_code(job.results[r]), STATUS_RANK);
+      assert_non_null(strstr(job.results[r]->what, "not there yet: rank 1"));
+    }
+    end_job(&job);
+  }
+}
+
+static Status body_sizes_differ(Comm *c, Job *job) {
+  float x[8] = {0};
+  Status s = c->ops->all_reduce(c, 0, x, c->rank == 1 ? 5 : 4, DTYPE_F32);
+  if (s && !c->ops->barrier(c)) return wrong("a collective after an error", c->rank, 0);   // leaks only when the test fails
+  return s;
+}
+static Status body_dtypes_differ(Comm *c, Job *job) {
+  double x[8] = {0};
+  return c->ops->all_reduce(c, 0, x, 4, c->rank == 1 ? DTYPE_F64 : DTYPE_F32);
+}
+static Status body_kinds_differ(Comm *c, Job *job) {
+  float x[64] = {0}, y[64] = {0};
+  if (c->rank == 1) return c->ops->barrier(c);
+  return c->ops->all_gather(c, 0, x, y, 4, DTYPE_F32);
+}
+
+static void mismatches(void **state) {
+  static const struct { Body body; const char *says; } cases[] = {
+      {body_sizes_differ, "rank 0 asks for AllReduce of 4 x float on axis 0, rank 1 for AllReduce of 5 x float on axis 0"},
+      {body_dtypes_differ, "rank 0 asks for AllReduce of 4 x float on axis 0, rank 1 for AllReduce of 4 x double on axis 0"},
+      {body_kinds_differ, "rank 0 asks for AllGather of 4 x float on axis 0, rank 1 for Barrier of 0"}};
+  for (int c = 1; c < N_COUNTS; c++)
+    for (int k = 0; k < 3; k++) {
+      Job job = {.ranks = rank_counts[c], .body = cases[k].body};
+      run_ranks(&job, 60 * second_ns);
+      for (int r = 0; r < job.ranks; r++) {
+        assert_int_equal(status_code(job.results[r]), STATUS_RANK);
+        assert_non_null(strstr(job.results[r]->what, cases[k].says));
+      }
+      end_job(&job);
+    }
+}
+
+static Status body_bad_arguments(Comm *c, Job *job) {
+  float x[4] = {0};
+  return job->elems == 0 ? c->ops->all_reduce(c, 1, x, 4, DTYPE_F32)
+         : job->elems == 1 ? c->ops->all_reduce(c, 0, x, 4, DTYPE_BF16)
+                           : c->ops->read_begin(c, REGIONS);
+}
+
+static void bad_arguments(void **state) {
+  static const StatusCode codes[] = {STATUS_UNSUPPORTED, STATUS_UNSUPPORTED, STATUS_RANK};
+  for (int k = 0; k < 3; k++) {
+    Job job = {.ranks = 2, .body = body_bad_arguments, .elems = k};
+    run_ranks(&job, 60 * second_ns);
+    for (int r = 0; r < 2; r++) assert_int_equal(status_code(job.results[r]), codes[k]);
+    end_job(&job);
+  }
+  Team *team = NULL;
+  Status s = team_create(0, 0, second_ns, &team);
+  assert_int_equal(status_code(s), STATUS_USAGE);
+  status_free(s);
+  s = team_create(2, 0, 0, &team);
+  assert_int_equal(status_code(s), STATUS_USAGE);
+  status_free(s);
+  assert_null(team);
+  team_destroy(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gathers), cmocka_unit_test(scatters), cmocka_unit_test(reduces),   cmocka_unit_test(views),         cmocka_unit_test(aborts),
+      cmocka_unit_test(deadline), cmocka_unit_test(mismatches), cmocka_unit_test(bad_arguments),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
