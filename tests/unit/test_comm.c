@@ -16,7 +16,7 @@
 #include "../../runtime/comm.h"
 
 static const int rank_counts[] = {1, 2, 3, 4, 5, 8};
-static const int64_t sizes[] = {0, 1, 7, 64, 1023, 4097, 100003};
+static const int64_t sizes[] = {0, 1, 7, 64, 1023, 4097, 20011};
 enum { N_COUNTS = sizeof rank_counts / sizeof *rank_counts, N_SIZES = sizeof sizes / sizeof *sizes, RANKS_MAX = 8, REGIONS = 2 };
 
 typedef struct Job Job;
