@@ -20,7 +20,7 @@
 typedef struct MetaPair { const char *key, *text; } MetaPair;
 
 // All pairs in a fixed order; *out and its strings lie in `arena`. Returns their number.
-// Keys of a value: role ("param", "frozen", ...), trainable, placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
+// Keys of a value: role ("param": trainable, "frozen": a parameter that is not, ...), trainable (of other roles), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
 // loc ("BUFFER+OFFSET" or "BUFFER+OFFSET+STRIDE*rank"), doc.
 size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaPair **out);
 // Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names).
@@ -40,5 +40,8 @@ MUST_USE Status meta_set_value(MetaReader *reader, Value *value, const char *key
 MUST_USE Status meta_set_node(MetaReader *reader, Node *node, const char *key, const char *text);
 MUST_USE Status meta_set_graph(MetaReader *reader, const char *key, const char *text);   // bucket.N in order of N, likewise buffer, saving
 MUST_USE Status meta_finish(MetaReader *reader);                          // resolves names and checks indices
+
+// `text` as a JSON string with its quotes, in `arena`. Bytes from 0x80 on pass unchanged.
+const char *meta_quote(Arena *arena, const char *text);
 
 #endif
