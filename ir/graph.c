@@ -194,7 +194,7 @@ void graph_set_nodes(Graph *graph, Node **nodes, size_t n_nodes) {
   }
   for (size_t i = 0; i < graph->n_inputs; i++) keep(kept, graph, graph->inputs[i]);
   for (size_t i = 0; i < graph->n_outputs; i++) keep(kept, graph, graph->outputs[i]);
-  Value *const reports[] = {graph->loss, graph->loss_report, graph->norm_report, graph->inverse_count};
+  Value *const reports[] = {graph->loss, graph->loss_count, graph->loss_report, graph->norm_report, graph->inverse_count};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) keep(kept, graph, reports[i]);
   size_t n = 0;
   for (size_t i = 0; i < graph->n_values; i++) {
@@ -225,7 +225,7 @@ void graph_replace_uses(Graph *graph, const Value *from, Value *to) {
       if (graph->nodes[i]->inputs[k] == from) graph->nodes[i]->inputs[k] = to;
   for (size_t i = 0; i < graph->n_outputs; i++)
     if (graph->outputs[i] == from) graph->outputs[i] = to;
-  Value **reports[] = {&graph->loss, &graph->loss_report, &graph->norm_report, &graph->inverse_count};
+  Value **reports[] = {&graph->loss, &graph->loss_count, &graph->loss_report, &graph->norm_report, &graph->inverse_count};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
     if (*reports[i] == from) *reports[i] = to;
 }
@@ -315,6 +315,7 @@ Graph *graph_clone(const Graph *graph, Arena *arena) {
   g->inputs = mapped_list(arena, to, graph->inputs, graph->n_inputs);
   g->outputs = mapped_list(arena, to, graph->outputs, graph->n_outputs);
   g->loss = mapped(to, graph->loss);
+  g->loss_count = mapped(to, graph->loss_count);
   g->loss_report = mapped(to, graph->loss_report);
   g->norm_report = mapped(to, graph->norm_report);
   g->inverse_count = mapped(to, graph->inverse_count);

@@ -214,6 +214,7 @@ struct Graph {
   Value **outputs;             // the model's outputs, in order
   size_t n_outputs;
   Value *loss;                 // the scalar that is minimised: forward graph: a graph output; after build_backward as lowered
+  Value *loss_count;           // f64 scalar: what the micro-batch's loss sum is divided by; NULL before sum_loss
   Value *loss_report;          // update phase: f64 scalar, the global batch's loss; NULL before attach_optimizer
   Value *norm_report;          // update phase: f64 scalar, the global gradient norm before clipping; NULL likewise
   Value *inverse_count;        // update phase: f64 scalar 1 / global count; gradients are multiplied by it once

@@ -19,7 +19,6 @@ typedef struct CompileOptions {
   const char *precision;         // "f32", "fp64"
   Isa isa;                       // of the target
   int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own
-  int64_t keep_whole_elems;      // stage 3: parameters up to so many elements stay whole; 0: none
   const char *loss;              // NULL: in the graph; "cross_entropy"; ...
   const char *loss_output;       // NULL: the first float output of one element
   const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name
