@@ -80,7 +80,7 @@ char *arena_printf(Arena *arena, const char *format, ...) {
   va_list args, again;
   va_start(args, format);
   va_copy(again, args);
-  int bytes = vsnprintf((char[1]){0}, 1, format, again);
+  int bytes = vsnprintf(NULL, 0, format, again);
   va_end(again);
   char *p = arena_alloc(arena, (size_t)(bytes < 0 ? 0 : bytes) + 1);
   if (bytes > 0) vsnprintf(p, (size_t)bytes + 1, format, args);

@@ -14,7 +14,7 @@ Status status_vfail(StatusCode code, const char *node, const char *format, va_li
   s->rank = -1;
   va_list again;
   va_copy(again, args);
-  int bytes = vsnprintf((char[1]){0}, 1, format, again);
+  int bytes = vsnprintf(NULL, 0, format, again);
   va_end(again);
   s->what = malloc((size_t)(bytes < 0 ? 0 : bytes) + 1);
   s->node = node && *node ? strdup(node) : NULL;
