@@ -1,0 +1,263 @@
+#include "compile_flow.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../frontend/plan_file.h"
+
+static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static Status list_inputs(Flow *flow) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, model_inputs(flow->model, flow->arena, &flow->inputs, &flow->n_inputs));
+}
+
+Status flow_open(const Options *options, Flow *out) {
+  *out = (Flow){0};
+  if (!options->input) FAIL(USAGE, NULL, "no file is named; --help shows what is expected");
+  out->arena = arena_create(ARENA_LIMIT_BYTES);
+  if (!out->arena) FAIL(RESOURCE, NULL, "out of memory");
+  double start = now_ms();
+  TRY(model_open(options->input, &out->model));
+  out->is_plan = model_is_plan(out->model);
+  TRY(list_inputs(out));
+  out->compile_ms += now_ms() - start;
+  return STATUS_OK;
+}
+
+void flow_finish(Flow *flow) {
+  arena_destroy(flow->arena);
+  model_close(flow->model);
+  model_close(flow->source);
+  *flow = (Flow){0};
+}
+
+const char **flow_split_list(const char *text, Arena *arena) {
+  if (!text) return NULL;
+  const char **items = NULL;
+  size_t n = 0, capacity = 0;
+  for (const char *p = text; *p;) {
+    size_t length = strcspn(p, ",");
+    if (length) ARENA_PUSH(arena, items, n, capacity, arena_string_n(arena, p, length));
+    p += length + (p[length] == ',');
+  }
+  ARENA_PUSH(arena, items, n, capacity, (const char *)NULL);
+  return items;
+}
+
+// "a,b" from repeated options; NULL when there are none.
+static const char *join_list(const TextList *list, Arena *arena) {
+  char *joined = NULL;
+  for (int i = 0; i < list->n; i++) joined = joined ? arena_printf(arena, "%s,%s", joined, list->items[i]) : arena_string(arena, list->items[i]);
+  return joined;
+}
+
+static Status read_dims(const TextList *list, Arena *arena, DimBinding **out) {
+  DimBinding *dims = ARENA_ARRAY(arena, DimBinding, list->n);
+  for (int i = 0; i < list->n; i++) {
+    const char *item = list->items[i], *equals = strrchr(item, '=');
+    char *end = NULL;
+    long long size = equals ? strtoll(equals + 1, &end, 10) : 0;
+    if (!equals || equals == item || !equals[1] || *end || size < 0)
+      FAIL(USAGE, NULL, "--dim: '%s' is not NAME=SIZE with a size of at least 0", item);
+    dims[i] = (DimBinding){arena_string_n(arena, item, (size_t)(equals - item)), size};
+  }
+  *out = dims;
+  return STATUS_OK;
+}
+
+static Status read_ties(const TextList *list, Arena *arena, Tie **out) {
+  Tie *ties = ARENA_ARRAY(arena, Tie, list->n);
+  for (int i = 0; i < list->n; i++) {
+    const char *item = list->items[i], *equals = strchr(item, '=');
+    if (!equals || equals == item || !equals[1]) FAIL(USAGE, NULL, "--tie: '%s' is not KEPT=TIED, two names of parameters", item);
+    ties[i] = (Tie){arena_string_n(arena, item, (size_t)(equals - item)), arena_string(arena, equals + 1)};
+  }
+  *out = ties;
+  return STATUS_OK;
+}
+
+static Status import_guarded(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+  DimBinding *dims = NULL;
+  Tie *ties = NULL;
+  TRY(read_dims(&options->dim, flow->arena, &dims));
+  TRY(read_ties(&options->tie, flow->arena, &ties));
+  ImportOptions import = {
+    .dims = dims, .n_dims = (size_t)options->dim.n, .shapes = shapes, .n_shapes = n_shapes, .batch = options->batch,
+    .params = join_list(&options->params, flow->arena), .freeze = join_list(&options->freeze, flow->arena),
+    .ties = ties, .n_ties = (size_t)options->tie.n, .loss_output = options->loss_output,
+  };
+  Imported imported;
+  TRY(model_import(flow->model, &import, flow->arena, &imported));
+  for (size_t i = 0; i < imported.n_warnings; i++) fprintf(stderr, "tessera: warning: %s\n", imported.warnings[i]);
+  flow->graph = imported.graph;
+  flow->weights = imported.weights;
+  return STATUS_OK;
+}
+
+Status flow_import(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, import_guarded(flow, options, shapes, n_shapes));
+}
+
+static Status split_guarded(const char *text, Arena *arena, const char *const **out) {
+  ARENA_GUARD(arena);
+  *out = flow_split_list(text, arena);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
+  *out = (PassRun){
+    .verify_each = options->verify_each, .time_passes = options->time_passes, .print_diff = options->print_ir_diff,
+    .print_after = options->print_ir_after, .log = stderr,
+  };
+  return split_guarded(options->skip_passes, arena, &out->skip);
+}
+
+static Status compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
+  CompileOptions c = compile_options_default();
+  c.ranks = (int)options->ranks;
+  c.zero = (int)options->zero;
+  c.micro_batches = options->micro_batches;
+  if (options->micro_batches % options->ranks != 0)
+    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " cannot be shared equally by %" PRId64 " ranks; %" PRId64 " or %" PRId64 " can", options->micro_batches,
+         options->ranks, (options->micro_batches / options->ranks + (options->micro_batches < options->ranks)) * options->ranks,
+         (options->micro_batches / options->ranks + 1) * options->ranks);
+  c.reduce_given = options->reduce != NULL;
+  if (options->reduce) c.reduce = !strcmp(options->reduce, "step") ? REDUCE_STEP : REDUCE_MICRO;
+  c.precision = options->precision;
+  c.isa = isa_best();
+  if (options->isa && !isa_from_name(options->isa, &c.isa)) FAIL(USAGE, NULL, "--isa: '%s' is unknown", options->isa);
+  if (!isa_available(c.isa))
+    FAIL(USAGE, NULL, "--isa %s: this processor does not have it; its best is %s", isa_name(c.isa), isa_name(isa_best()));
+  c.bucket_bytes = options->bucket_bytes;
+  c.loss = options->loss;
+  c.loss_output = options->loss_output;
+  c.labels = options->labels;
+  c.optimizer = options->optimizer;
+  c.lr = options->lr;
+  c.momentum = options->momentum;
+  c.dampening = options->dampening;
+  c.nesterov = options->nesterov;
+  if (options->betas.n != 2) FAIL(USAGE, NULL, "--betas takes two numbers: --betas 0.9,0.999");
+  c.beta1 = options->betas.items[0];
+  c.beta2 = options->betas.items[1];
+  if (c.beta1 < 0 || c.beta1 >= 1 || c.beta2 < 0 || c.beta2 >= 1) FAIL(USAGE, NULL, "--betas %g,%g: each must be in [0, 1)", c.beta1, c.beta2);
+  c.eps = options->eps;
+  c.weight_decay = options->given.weight_decay ? options->weight_decay : !strcmp(options->optimizer, "adamw") ? 0.01 : 0;
+  c.clip_norm = options->clip_norm;
+  if (c.nesterov && (c.momentum <= 0 || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
+  c.model_path = options->input;
+  c.weights = &flow->weights;
+  c.resume = options->resume != NULL;
+  *out = c;
+  return STATUS_OK;
+}
+
+static Status check_options_fit_optimizer(const Options *options) {
+  bool sgd = !strcmp(options->optimizer, "sgd");
+  const char *misplaced = !sgd && options->given.momentum    ? "--momentum"
+                          : !sgd && options->given.dampening ? "--dampening"
+                          : !sgd && options->given.nesterov  ? "--nesterov"
+                          : sgd && options->given.betas      ? "--betas"
+                          : sgd && options->given.eps        ? "--eps"
+                                                             : NULL;
+  if (misplaced) FAIL(USAGE, NULL, "%s means nothing to --optimizer %s", misplaced, options->optimizer);
+  return STATUS_OK;
+}
+
+static Status compile_model(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+  CompileOptions compile;
+  PassRun run;
+  TRY(check_options_fit_optimizer(options));
+  if (!flow->graph) TRY(flow_import(flow, options, shapes, n_shapes));
+  TRY(compile_options(flow, options, &compile));
+  TRY(flow_pass_run(options, flow->arena, &run));
+  TRY(passes_run(flow->graph, pipeline_train, &compile, &run));
+  return make_plan(flow->graph, &flow->plan);
+}
+
+static Status read_plan(Flow *flow) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, graph_read_onnx(flow->model, flow->arena, &flow->graph));
+}
+
+// What a plan has fixed cannot be asked for again with another value; asking is an error rather than ignored.
+static Status check_plan_options(const Options *options) {
+  const char *fixed = options->given.ranks           ? "--ranks"
+                      : options->given.zero          ? "--zero"
+                      : options->given.micro_batches ? "--micro-batches"
+                      : options->given.reduce        ? "--reduce"
+                      : options->given.optimizer     ? "--optimizer"
+                      : options->given.lr            ? "--lr"
+                      : options->given.momentum      ? "--momentum"
+                      : options->given.betas         ? "--betas"
+                      : options->given.eps           ? "--eps"
+                      : options->given.weight_decay  ? "--weight-decay"
+                      : options->given.clip_norm     ? "--clip-norm"
+                      : options->given.bucket_bytes  ? "--bucket-bytes"
+                      : options->given.precision     ? "--precision"
+                      : options->given.isa           ? "--isa"
+                      : options->given.loss          ? "--loss"
+                      : options->given.params        ? "--params"
+                      : options->given.freeze        ? "--freeze"
+                      : options->given.dim           ? "--dim"
+                      : options->given.batch         ? "--batch"
+                                                     : NULL;
+  if (fixed) FAIL(USAGE, NULL, "%s is fixed in a plan; give it to 'tessera compile', or run the model", fixed);
+  return STATUS_OK;
+}
+
+Status flow_compile(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+  double start = now_ms();
+  if (flow->is_plan) {
+    TRY(check_plan_options(options));
+    TRY(read_plan(flow));
+    TRY(make_plan(flow->graph, &flow->plan));
+  } else {
+    TRY(compile_model(flow, options, shapes, n_shapes));
+  }
+  flow->compile_ms += now_ms() - start;
+  return STATUS_OK;
+}
+
+// The recorded path as it is; else that path, or its last part, from the plan's folder.
+static const char *find_source(const Flow *flow, const char *recorded) {
+  if (access(recorded, R_OK) == 0 || recorded[0] == '/') return recorded;
+  const char *plan = model_path(flow->model), *slash = strrchr(plan, '/');
+  const char *last = strrchr(recorded, '/');
+  int folder = slash ? (int)(slash - plan) : 1;
+  const char *beside = arena_printf(flow->arena, "%.*s/%s", folder, slash ? plan : ".", recorded);
+  if (access(beside, R_OK) == 0 || !last) return beside;
+  const char *same_folder = arena_printf(flow->arena, "%.*s/%s", folder, slash ? plan : ".", last + 1);
+  return access(same_folder, R_OK) == 0 ? same_folder : recorded;
+}
+
+static Status open_source_guarded(Flow *flow, const Options *options) {
+  const Recipe *recipe = &flow->graph->recipe;
+  if (!options->weights && !recipe->model) FAIL(USAGE, NULL, "the plan names no source model; give it with --weights MODEL");
+  const char *path = options->weights ? options->weights : find_source(flow, recipe->model);
+  Status status = model_open(path, &flow->source);
+  if (status) return status_context(status, "the plan's weights (--weights MODEL names another place)");
+  TRY(model_weights(flow->source, flow->arena, &flow->weights));
+  char hex[33];
+  snprintf(hex, sizeof hex, "%016" PRIx64 "%016" PRIx64, flow->weights.fingerprint[0], flow->weights.fingerprint[1]);
+  if (recipe->fingerprint && strcmp(recipe->fingerprint, hex))
+    FAIL(USAGE, NULL, "'%s' is not the model that this plan was compiled from: names, types or places of its weights have fingerprint %s, the plan's is %s",
+         path, hex, recipe->fingerprint);
+  return STATUS_OK;
+}
+
+Status flow_open_source(Flow *flow, const Options *options) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, open_source_guarded(flow, options));
+}

@@ -1,0 +1,44 @@
+// The one way from a file to a plan, shared by the subcommands: open, import or read, passes, plan; and the weights that the plan loads.
+//
+// Ownership: a Flow owns everything it gives out; flow_finish ends it (also after an error, also when zeroed). Threads: one.
+#ifndef TESSERA_COMPILE_FLOW_H
+#define TESSERA_COMPILE_FLOW_H
+
+#include "../frontend/onnx_import.h"
+#include "../ir/plan.h"
+#include "../passes/pass.h"
+#include "options.h"
+
+typedef struct Flow {
+  Arena *arena;
+  Model *model;                // the file given: a model or a plan
+  bool is_plan;
+  Model *source;               // plans: the model whose weights it loads; NULL: not opened
+  const ModelInput *inputs;    // of the model or plan; static dimensions in a plan
+  size_t n_inputs;
+  Graph *graph;                // NULL until flow_import or flow_compile
+  WeightSource weights;        // what Load steps read
+  Plan plan;                   // n_programs 0 until flow_compile
+  double compile_ms;           // import, passes, plan
+} Flow;
+
+// Opens the file, decides what it is, lists its inputs. USAGE when no file is named.
+MUST_USE Status flow_open(const Options *options, Flow *out);
+void flow_finish(Flow *flow);
+
+// Models: imports with what the options bind, and with `shapes` of the first batch. Warnings go to stderr.
+MUST_USE Status flow_import(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes);
+
+// A model: flow_import (if not done), the training pipeline, make_plan. A plan: reads it. The plan is in flow->plan.
+MUST_USE Status flow_compile(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes);
+
+// Plans: opens the source model (--weights, else the recorded path, as it is or beside the plan), checks its fingerprint, fills in weights.
+MUST_USE Status flow_open_source(Flow *flow, const Options *options);
+
+// How the runner of passes is to behave; `skip` items lie in `arena`.
+MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);
+
+// Splits "a,b,c" into a NULL-terminated list in `arena`; NULL stays NULL.
+const char **flow_split_list(const char *text, Arena *arena);
+
+#endif

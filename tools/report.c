@@ -1,0 +1,181 @@
+#include "report.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double report_median(const double *values, int64_t n) {
+  if (n <= 0) return 0;
+  double *sorted = malloc((size_t)n * sizeof *sorted);
+  if (!sorted) return values[n / 2];   // an estimate is better than no report
+  memcpy(sorted, values, (size_t)n * sizeof *sorted);
+  qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+  double median = n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+  free(sorted);
+  return median;
+}
+
+double report_rate_per_s(const RunReport *report) {
+  double ms = report_median(report->step_ms, report->n_steps);
+  return ms > 0 ? (double)report->items_per_step * 1e3 / ms : 0;
+}
+
+size_t report_bytes_by_kind(const LedgerEntry *entries, size_t n, Arena *arena, KindBytes **out) {
+  KindBytes *kinds = NULL;
+  size_t n_kinds = 0, capacity = 0;
+  for (size_t i = 0; i < n; i++) {
+    size_t k = 0;
+    while (k < n_kinds && strcmp(kinds[k].kind, entries[i].kind)) k++;
+    if (k == n_kinds) ARENA_PUSH(arena, kinds, n_kinds, capacity, ((KindBytes){entries[i].kind, 0}));
+    kinds[k].bytes += entries[i].bytes * entries[i].times;
+  }
+  *out = kinds;
+  return n_kinds;
+}
+
+void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor) {
+  Arena *arena = arena_create(0);
+  if (!arena) return;
+  PlanBytes bytes = plan_bytes(program, arena);
+  LedgerEntry *entries;
+  size_t n = plan_ledger(program, arena, &entries);
+  KindBytes *kinds;
+  size_t n_kinds = report_bytes_by_kind(entries, n, arena, &kinds);
+  json_write_object(w, "sent_bytes_per_step");
+  json_write_int(w, "planned", bytes.sent_bytes);
+  if (executor) json_write_int(w, "measured", executor_sent_bytes_per_step(executor));
+  json_write_int(w, "copied", executor ? executor_copied_bytes_per_step(executor) : bytes.copied_bytes);
+  if (executor) json_write_int(w, "wire", executor_wire_bytes_per_step(executor));
+  json_write_int(w, "saved", bytes.saved_bytes);
+  json_write_int(w, "formula", bytes.formula_bytes);
+  json_write_object(w, "by_collective");
+  for (size_t k = 0; k < n_kinds; k++) json_write_int(w, kinds[k].kind, kinds[k].bytes);
+  json_write_end_object(w);
+  json_write_end_object(w);
+  arena_destroy(arena);
+}
+
+void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor) {
+  Arena *arena = arena_create(0);
+  if (!arena) return;
+  PlanBytes bytes = plan_bytes(program, arena);
+  json_write_object(w, "peak_bytes");
+  for (int tier = 0; tier < TIER_COUNT; tier++) {
+    bool device = tier == TIER_DEVICE;   // nothing is placed on the other tiers yet
+    json_write_object(w, tier_name((Tier)tier));
+    json_write_int(w, "planned", device ? bytes.peak_bytes : 0);
+    if (executor) json_write_int(w, "measured", device ? executor_memory(executor).arena_measured_bytes : 0);
+    int ranks = program->recipe.ranks_per_process > 0 ? program->recipe.ranks_per_process : 1;
+    json_write_int(w, "per_rank", device ? bytes.rank_arena_bytes + bytes.process_arena_bytes / ranks : 0);
+    json_write_object(w, "by_category");
+    for (int c = 0; device && c < CATEGORY_COUNT; c++)
+      if (bytes.peak_by_category[c]) json_write_int(w, category_name((Category)c), bytes.peak_by_category[c]);
+    json_write_end_object(w);
+    json_write_end_object(w);
+  }
+  json_write_end_object(w);
+  arena_destroy(arena);
+}
+
+static void write_reals(JsonWriter *w, const char *key, const double *values, int64_t n) {
+  json_write_array(w, key);
+  for (int64_t i = 0; i < n; i++) json_write_real(w, NULL, values[i]);
+  json_write_end_array(w);
+}
+
+static void write_step_ms(JsonWriter *w, const RunReport *report) {
+  double low = report->n_steps ? report->step_ms[0] : 0, high = low;
+  for (int64_t i = 1; i < report->n_steps; i++) {
+    if (report->step_ms[i] < low) low = report->step_ms[i];
+    if (report->step_ms[i] > high) high = report->step_ms[i];
+  }
+  json_write_object(w, "step_ms");
+  json_write_real(w, "median", report_median(report->step_ms, report->n_steps));
+  json_write_real(w, "min", low);
+  json_write_real(w, "max", high);
+  json_write_end_object(w);
+}
+
+static void write_plan_fields(JsonWriter *w, const RunReport *report) {
+  const Recipe *recipe = &report->program->recipe;
+  json_write_int(w, "ranks", mesh_ranks(&report->program->mesh));
+  json_write_int(w, "processes", recipe->processes);
+  json_write_int(w, "zero", recipe->zero);
+  json_write_int(w, "micro_batches", recipe->micro_per_rank * mesh_ranks(&report->program->mesh));
+  json_write_text(w, "precision", recipe->precision);
+  json_write_text(w, "reduce", reduce_name(recipe->reduce));
+  json_write_text(w, "optimizer", recipe->optimizer);
+  json_write_text(w, "loss_rule", recipe->loss_rule);
+  json_write_text(w, "numerics_key", recipe->numerics_key);
+  Arena *arena = arena_create(0);
+  if (arena) json_write_int(w, "padded_param_bytes", plan_bytes(report->program, arena).padded_param_bytes);
+  arena_destroy(arena);
+  report_write_sent_bytes(w, report->program, report->executor);
+  report_write_peak_bytes(w, report->program, report->executor);
+}
+
+static void write_rss(JsonWriter *w, const Executor *executor) {
+  MemoryUse use = executor_memory(executor);
+  json_write_array(w, "rss_peak_bytes");
+  json_write_int(w, NULL, use.rss_peak_bytes);
+  json_write_end_array(w);
+  json_write_array(w, "rss_before_arena_bytes");
+  json_write_int(w, NULL, use.rss_before_arena_bytes);
+  json_write_end_array(w);
+}
+
+static void write_error(JsonWriter *w, const StatusError *error) {
+  if (!error) {
+    json_write_null(w, "error");
+    return;
+  }
+  json_write_object(w, "error");
+  json_write_int(w, "code", status_code(error));
+  json_write_text(w, "what", error->what);
+  json_write_text(w, "node", error->node);
+  if (error->rank >= 0) json_write_int(w, "rank", error->rank);
+  else json_write_null(w, "rank");
+  json_write_end_object(w);
+}
+
+static void write_report(JsonWriter *w, const RunReport *report) {
+  json_write_object(w, NULL);
+  write_reals(w, "losses", report->losses, report->n_steps);
+  write_reals(w, "grad_norms", report->grad_norms, report->n_steps);
+  json_write_text(w, "params_hash", report->params_hash);
+  json_write_int(w, "steps", report->n_steps);
+  write_step_ms(w, report);
+  if (report->items_per_step) json_write_real(w, report->rate_key, report_rate_per_s(report));
+  json_write_real(w, "compile_ms", report->compile_ms);
+  if (report->program) write_plan_fields(w, report);
+  if (report->executor) write_rss(w, report->executor);
+  write_error(w, report->error);
+  json_write_end_object(w);
+}
+
+Status report_write(const char *path, const RunReport *report) {
+  size_t bytes = strlen(path) + 32;
+  char *temporary = malloc(bytes);
+  if (!temporary) FAIL(RESOURCE, NULL, "out of memory while writing the report");
+  snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+  FILE *to = fopen(temporary, "w");
+  bool written = to != NULL;
+  if (to) {
+    JsonWriter w = {.to = to};
+    write_report(&w, report);
+    written = !ferror(to);
+    written &= fclose(to) == 0;
+    written = written && rename(temporary, path) == 0;
+  }
+  int error = errno;
+  if (to && !written) unlink(temporary);
+  free(temporary);
+  if (!written) FAIL(IO, NULL, "cannot write the report '%s': %s", path, strerror(error));
+  return STATUS_OK;
+}

@@ -1,0 +1,36 @@
+// The report of a run as JSON (--report): losses, times, bytes sent and held, the error. Also written when the run fails, with what is
+// known by then.
+#ifndef TESSERA_REPORT_H
+#define TESSERA_REPORT_H
+
+#include "../ir/plan.h"
+#include "../runtime/executor.h"
+#include "json_write.h"
+
+typedef struct RunReport {
+  const Graph *program;            // NULL: the run failed before there was a plan
+  int64_t n_steps;                 // finished
+  const double *losses, *grad_norms, *step_ms;    // [n_steps]; loss of the global batch, norm before clipping
+  const char *params_hash;         // NULL: not known
+  double compile_ms;
+  const char *rate_key;            // "tokens_per_s" or "samples_per_s"
+  int64_t items_per_step;          // tokens or samples in one step; 0: not known
+  const Executor *executor;        // for measurements; NULL: none
+  const StatusError *error;        // NULL: none
+} RunReport;
+
+// Writes atomically (a temporary file beside `path`, then rename).
+MUST_USE Status report_write(const char *path, const RunReport *report);
+
+// "sent_bytes_per_step" and "peak_bytes" of a plan, shared with `show`. Without an executor `measured` is absent.
+void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor);
+void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor);
+
+// Sum of bytes x times of the ledger's entries by kind; entries with equal `kind` are neighbours of nobody: looked up by name.
+typedef struct KindBytes { const char *kind; int64_t bytes; } KindBytes;
+size_t report_bytes_by_kind(const LedgerEntry *entries, size_t n, Arena *arena, KindBytes **out);
+
+double report_median(const double *values, int64_t n);     // 0 for n = 0
+double report_rate_per_s(const RunReport *report);         // items per second at the median step; 0 when unknown
+
+#endif
