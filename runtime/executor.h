@@ -25,7 +25,7 @@ typedef struct StepResult {
 
 typedef struct ExecutorOptions {
   uint64_t seed;
-  int64_t deadline_ns;      // of any wait between ranks
+  int64_t deadline_ns;      // of any wait between ranks; 0: 600 s
   const double *lr_list;    // lr of step t = lr_list[t] while t < n_lr, then its last; n_lr 0: recipe's lr
   int64_t n_lr;
   int64_t first_step;       // when resuming

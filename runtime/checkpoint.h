@@ -1,0 +1,38 @@
+// Checkpoints: a folder with params.safetensors (whole parameters, ONNX names and layouts), state.safetensors ("NAME.exp_avg") and meta.json.
+// Written beside its place, flushed, renamed: under the name stands a whole checkpoint or none. Independent of ranks, stage and buckets.
+#ifndef TESSERA_CHECKPOINT_H
+#define TESSERA_CHECKPOINT_H
+
+#include "executor.h"
+
+typedef struct CheckpointInfo {
+  int64_t step;                    // steps done: the next one to run
+  uint64_t seed;
+  int64_t next_batch;              // data position
+  const char *model_path;          // of the source model, absolute where it could be resolved; "" when unknown
+  const char *fingerprint;         // of its weight source, 32 hex digits
+  // The recipe, for people and for checks at --resume:
+  const char *optimizer, *precision, *reduce;
+  int zero, ranks;
+  int64_t micro_per_rank;
+} CheckpointInfo;
+
+// Saves all parameters (trainable and frozen) and optimizer state of the executor, whose program is `program`. info: the first four fields; the
+// recipe is taken from the program. An existing checkpoint at `dir` is replaced; anything else there is USAGE.
+MUST_USE Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info);
+
+typedef struct Checkpoint Checkpoint;
+
+// Maps the files and verifies their hashes (XXH3-128 in meta.json): MALFORMED when one differs. Strings and weights live until checkpoint_close.
+MUST_USE Status checkpoint_open(const char *dir, Checkpoint **out);
+void checkpoint_close(Checkpoint *checkpoint);                                   // NULL is fine
+const CheckpointInfo *checkpoint_info(const Checkpoint *checkpoint);
+const WeightSource *checkpoint_params(const Checkpoint *checkpoint);             // parameters only, by ONNX name
+// Parameters and state ("NAME.exp_avg"); what the checkpoint lacks (constants of the model) is taken from `base` (may be NULL).
+MUST_USE Status checkpoint_weights(Checkpoint *checkpoint, const WeightSource *base, const WeightSource **out);
+bool checkpoint_has_state(const Checkpoint *checkpoint);
+
+// All parameters (which NULL) or mean gradients (which "grad") of the executor into one safetensors file.
+MUST_USE Status checkpoint_dump(const char *path, Executor *executor, const Graph *program, const char *which);
+
+#endif

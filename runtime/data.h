@@ -1,0 +1,61 @@
+// Where micro-batches come from: the sources of `--data`.
+//
+//   NAME=FILE.npy          one input; first axis = samples
+//   FILE.safetensors       one tensor per input, first axis = samples; or one per input and batch: INPUT.0, INPUT.1, ...
+//   FILE.bin               tokens, uint16 little-endian; FILE.u32.bin: uint32. Sample s = tokens [s seq, (s + 1) seq), labels = the same `shift` later
+//   any other file         text: each byte is a token
+//   random                 seeded: floats normal, integers below what their use in the graph allows
+//   -                      a stream of safetensors files on stdin, one per micro-batch, back to back (the header tells the length of each)
+//
+// Global batch b of a source by sample holds samples [b B, (b + 1) B), wrapping at the end; shuffled: of a seeded permutation, another one
+// each epoch, the same for any number of ranks. A source by batch gives batch b modulo its number of batches, or permutes batches.
+// Life: data_open -> data_shapes (before compiling) -> data_bind (the compiled program) -> data_feed.
+// Threads: filling is safe from several threads at a time and allocates nothing; all else one thread at a time, not while filling.
+#ifndef TESSERA_DATA_H
+#define TESSERA_DATA_H
+
+#include "executor.h"
+
+typedef struct DataInput {
+  const char *name;
+  Dtype dtype;                     // NONE: any
+  int rank;                        // -1: unknown
+  int64_t dims[RANK_MAX];          // -1: unknown (symbolic)
+} DataInput;
+
+typedef struct DataOptions {
+  const char *const *sources;      // as given to --data
+  size_t n_sources;
+  int64_t batch;                   // samples per micro-batch; 0: the model says, or the data comes by batch
+  int64_t seq;                     // tokens per sample; 0: the model says
+  int shift;                       // 0, 1; -1: 0 where the graph shifts labels itself, else 1
+  bool shuffle;
+  uint64_t seed;
+  int stream_fd;                   // for "-": 0 is stdin
+  int64_t deadline_ns;             // longest wait for a batch of the stream; 0: 600 s
+} DataOptions;
+
+typedef struct Data Data;
+
+// Opens and checks everything. Every input must be fed by exactly one source: USAGE names those that are not, and what would feed them.
+// `inputs` are the model's, before symbols are bound; copied.
+MUST_USE Status data_open(const DataOptions *options, const DataInput *inputs, size_t n_inputs, Data **out);
+void data_close(Data *data);                                  // NULL is fine
+
+// What the source knows of input i's micro-batch: its dtype in the file and its shape. dtype NONE: nothing (random).
+const Type *data_shapes(const Data *data);                    // [n_inputs], order of data_open
+
+// Fixes the order and the types of the program's inputs (graph->inputs), finds out what `shift auto` and `random` need, allocates buffers.
+// MALFORMED when a file's dtype or shape does not fit.
+MUST_USE Status data_bind(Data *data, const Graph *program);
+
+DataFeed data_feed(Data *data);                               // valid until data_close
+int64_t data_batches(const Data *data);                       // whole micro-batches in one epoch; -1: unknown (stream, random)
+int64_t data_samples_per_batch(const Data *data);             // first axis of the first input with one; 1 when there is none
+bool data_has_tokens(const Data *data);                       // samples are token sequences
+int64_t data_tokens_per_batch(const Data *data);              // elements of the first integer input
+
+// Are batches [first, first + n) there? Always, but for a stream that ends: blocks until it knows.
+MUST_USE Status data_available(Data *data, int64_t first, int64_t n, bool *out);
+
+#endif
