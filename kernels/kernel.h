@@ -83,6 +83,9 @@ MUST_USE Status kernel_run_once(const Node *node, const Tensor *in, const Tensor
 // Does the executor use run_cpu for this node?
 bool kernel_uses_cpu(const Node *node, Isa isa);
 
+// A hyper-parameter written as a decimal string (docs/operators.md): the attribute's value in [min, max], or MALFORMED naming both.
+MUST_USE Status kernel_parse_decimal(const Node *node, const char *attribute, const char *text, double min, double max, double *out);
+
 // Short forms for kernels. Element access for run_ref: any dtype widens to double, stores round once.
 static inline double in_f(const KernelContext *c, int i, int64_t e) { return element_read(c->in[i].data, c->in[i].type->dtype, e); }
 static inline void out_f(const KernelContext *c, int i, int64_t e, double v) { element_write(c->out[i].data, c->out[i].type->dtype, e, v); }

@@ -1,0 +1,141 @@
+// Collectives as operators: they check their sizes against the endpoint and hand the work to it. Without an endpoint (outside a plan)
+// there is one rank.
+#include <string.h>
+
+#include "kernel.h"
+#include "ops.h"
+
+typedef struct CollectiveAttrs { int64_t axis, parts, bucket; const char *kind; } CollectiveAttrs;
+#define COLLECTIVE_ATTRS                                                                                                                        \
+  {"axis", ATTR_INT, offsetof(CollectiveAttrs, axis), .min = 0, .max = MESH_AXES_MAX - 1, .help = "mesh axis"},                                 \
+  {"parts", ATTR_INT, offsetof(CollectiveAttrs, parts), .required = true, .min = 1, .max = INT32_MAX, .help = "ranks on the axis"},              \
+  {"bucket", ATTR_INT, offsetof(CollectiveAttrs, bucket), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "bucket; -1: none"},           \
+  {"kind", ATTR_STRING, offsetof(CollectiveAttrs, kind), .required = true, .help = "param, grad, frozen or control: how the bytes are counted"}
+static const AttrSpec collective_attrs[] = {COLLECTIVE_ATTRS, {0}};
+
+static Status collective_check(const Node *node) {
+  const char *kind = ((const CollectiveAttrs *)node->attrs)->kind;
+  if (strcmp(kind, "param") && strcmp(kind, "grad") && strcmp(kind, "frozen") && strcmp(kind, "control"))
+    FAIL(MALFORMED, node->name, "attribute kind = \"%s\" must be param, grad, frozen or control", kind);
+  return NULL;
+}
+
+static Status flat_check(const Node *node, int64_t parts) {
+  const Type *t = &node->inputs[0]->type;
+  if (t->rank != 1 || t->dims[0] % parts)
+    FAIL(MALFORMED, node->name, "'%s' must have one axis that %lld parts divide; it has rank %d and %lld elements", node->inputs[0]->name,
+         (long long)parts, t->rank, (long long)type_elems(t));
+  return NULL;
+}
+
+static Status endpoint_check(const KernelContext *c) {
+  const CollectiveAttrs *a = c->node->attrs;
+  int size = c->comm ? c->comm->size : 1;
+  if (a->parts != size) FAIL(MALFORMED, c->node->name, "planned for %lld ranks, run by %d", (long long)a->parts, size);
+  return NULL;
+}
+
+static void copy_unless_same(void *to, const void *from, int64_t bytes) {
+  if (bytes && to != from) memcpy(to, from, (size_t)bytes);
+}
+
+// ---- AllGather ----------------------------------------------------------------------------------------------------------------
+
+static Status all_gather_infer(Node *node, Arena *arena) {
+  int64_t parts = ((const CollectiveAttrs *)node->attrs)->parts, whole;
+  const Type *shard = &node->inputs[0]->type;
+  TRY(collective_check(node));
+  TRY(flat_check(node, 1));
+  if (__builtin_mul_overflow(shard->dims[0], parts, &whole)) FAIL(MALFORMED, node->name, "%lld elements x %lld parts is too large", (long long)shard->dims[0], (long long)parts);
+  node->outputs[0]->type = type_vector(shard->dtype, whole);
+  return NULL;
+}
+
+static Status all_gather_ref(const KernelContext *c) {
+  TRY(endpoint_check(c));
+  if (!c->comm) {
+    copy_unless_same(c->out[0].data, c->in[0].data, type_bytes(c->in[0].type));
+    return NULL;
+  }
+  int axis = (int)((const CollectiveAttrs *)c->node->attrs)->axis;
+  return c->comm->ops->all_gather(c->comm, axis, c->in[0].data, c->out[0].data, in_elems(c, 0), c->in[0].type->dtype);
+}
+
+const Op op_AllGather = {
+    .name = "AllGather", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
+    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_gather_infer, .run_ref = all_gather_ref};
+
+// ---- ReduceScatter ------------------------------------------------------------------------------------------------------------
+
+static Status reduce_scatter_infer(Node *node, Arena *arena) {
+  int64_t parts = ((const CollectiveAttrs *)node->attrs)->parts;
+  TRY(collective_check(node));
+  TRY(flat_check(node, parts));
+  node->outputs[0]->type = type_vector(node->inputs[0]->type.dtype, node->inputs[0]->type.dims[0] / parts);
+  return NULL;
+}
+
+static Status reduce_scatter_ref(const KernelContext *c) {
+  TRY(endpoint_check(c));
+  if (!c->comm) {
+    copy_unless_same(c->out[0].data, c->in[0].data, type_bytes(c->out[0].type));
+    return NULL;
+  }
+  int axis = (int)((const CollectiveAttrs *)c->node->attrs)->axis;
+  return c->comm->ops->reduce_scatter(c->comm, axis, c->in[0].data, c->out[0].data, out_elems(c, 0), c->out[0].type->dtype);
+}
+
+// The part may lie inside the input at the rank's own place.
+static bool reduce_scatter_alias(const Node *node, int output, int input, Alias *out) {
+  if (output || input) return false;
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = 0, .rank_relative = true};
+  return true;
+}
+
+const Op op_ReduceScatter = {
+    .name = "ReduceScatter", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
+    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = reduce_scatter_infer, .run_ref = reduce_scatter_ref,
+    .alias = reduce_scatter_alias};
+
+// ---- AllReduce ----------------------------------------------------------------------------------------------------------------
+
+static Status all_reduce_infer(Node *node, Arena *arena) {
+  TRY(collective_check(node));
+  node->outputs[0]->type = node->inputs[0]->type;
+  return NULL;
+}
+
+static Status all_reduce_ref(const KernelContext *c) {
+  TRY(endpoint_check(c));
+  copy_unless_same(c->out[0].data, c->in[0].data, type_bytes(c->in[0].type));
+  if (!c->comm) return NULL;
+  int axis = (int)((const CollectiveAttrs *)c->node->attrs)->axis;
+  return c->comm->ops->all_reduce(c->comm, axis, c->out[0].data, in_elems(c, 0), c->in[0].type->dtype);
+}
+
+static bool all_reduce_alias(const Node *node, int output, int input, Alias *out) {
+  if (output || input) return false;
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = 0};
+  return true;
+}
+
+const Op op_AllReduce = {
+    .name = "AllReduce", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
+    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_reduce_infer, .run_ref = all_reduce_ref,
+    .alias = all_reduce_alias};
+
+// ---- Release ------------------------------------------------------------------------------------------------------------------
+
+typedef struct ReleaseAttrs { int64_t axis, bucket; } ReleaseAttrs;
+static const AttrSpec release_attrs[] = {
+    {"axis", ATTR_INT, offsetof(ReleaseAttrs, axis), .min = 0, .max = MESH_AXES_MAX - 1, .help = "mesh axis"},
+    {"bucket", ATTR_INT, offsetof(ReleaseAttrs, bucket), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "bucket; -1: none"},
+    {0},
+};
+
+static Status release_infer(Node *node, Arena *arena) { return NULL; }
+static Status release_ref(const KernelContext *c) { return NULL; }   // its guard is the executor's
+
+const Op op_Release = {
+    .name = "Release", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 0, .max_outputs = 0, .flags = OP_SIDE_EFFECT,
+    .attrs = release_attrs, .attrs_bytes = sizeof(ReleaseAttrs), .infer = release_infer, .run_ref = release_ref};
