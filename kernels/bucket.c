@@ -76,7 +76,8 @@ static Status unpack_infer(Node *node, Arena *arena) {
   int64_t dim = 0;
   for (int o = 0; o < node->n_outputs; o++) {
     int64_t rank = a->ranks.items[o];
-    if (rank < 0 || rank > RANK_MAX || rank > a->dims.n - dim) FAIL(MALFORMED, node->name, "output %d: its rank %lld passes the end of dims", o, (long long)rank);
+    if (rank < 0 || rank > RANK_MAX || rank > a->dims.n - dim)
+      FAIL(MALFORMED, node->name, "output %d: its rank %lld passes the end of dims", o, (long long)rank);
     Type type = type_make(flat->dtype, (int)rank, rank ? a->dims.items + dim : NULL);
     dim += rank;
     TRY(type_check(&type, node->name));

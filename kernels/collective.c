@@ -46,7 +46,8 @@ static Status all_gather_infer(Node *node, Arena *arena) {
   const Type *shard = &node->inputs[0]->type;
   TRY(collective_check(node));
   TRY(flat_check(node, 1));
-  if (__builtin_mul_overflow(shard->dims[0], parts, &whole)) FAIL(MALFORMED, node->name, "%lld elements x %lld parts is too large", (long long)shard->dims[0], (long long)parts);
+  if (__builtin_mul_overflow(shard->dims[0], parts, &whole))
+    FAIL(MALFORMED, node->name, "%lld elements x %lld parts is too large", (long long)shard->dims[0], (long long)parts);
   node->outputs[0]->type = type_vector(shard->dtype, whole);
   return NULL;
 }

@@ -51,7 +51,8 @@ static double limbs_to_double(const int64_t given[LIMBS]) {
   while (top > 0 && !limbs[top]) top--;
   if (top < 2) return ldexp((double)((uint64_t)limbs[1] << LIMB_BITS | (uint64_t)limbs[0]), LIMB_MIN_EXPONENT);
   // The upper 64 bits of three limbs, the last of them sticky: converting that rounds once and right.
-  unsigned __int128 wide = (unsigned __int128)(uint64_t)limbs[top] << 2 * LIMB_BITS | (uint64_t)limbs[top - 1] << LIMB_BITS | (uint64_t)limbs[top - 2];
+  unsigned __int128 wide = (unsigned __int128)(uint64_t)limbs[top] << 2 * LIMB_BITS;
+  wide |= (uint64_t)limbs[top - 1] << LIMB_BITS | (uint64_t)limbs[top - 2];
   bool sticky = false;
   for (int l = 0; l < top - 2; l++) sticky |= limbs[l] != 0;
   int drop = 0;

@@ -136,7 +136,8 @@ static Status adam_parse(const Node *node, AdamStep *out) {
   TRY(kernel_parse_decimal(node, "beta2", a->beta2, 0, 1, &step.beta2));
   TRY(kernel_parse_decimal(node, "eps", a->eps, 0, INFINITY, &step.eps));
   TRY(kernel_parse_decimal(node, "weight_decay", a->weight_decay, 0, INFINITY, &step.weight_decay));
-  if (step.beta1 == 1 || step.beta2 == 1) FAIL(MALFORMED, node->name, "attributes beta1 and beta2 must be below 1; they are %s and %s", a->beta1, a->beta2);
+  if (step.beta1 == 1 || step.beta2 == 1)
+    FAIL(MALFORMED, node->name, "attributes beta1 and beta2 must be below 1; they are %s and %s", a->beta1, a->beta2);
   *out = step;
   return NULL;
 }
