@@ -27,8 +27,8 @@ typedef StatusError *Status;
 #define MUST_USE __attribute__((warn_unused_result))
 
 // Makes an error. `node` may be NULL; both strings are copied.
-MUST_USE Status status_fail(StatusCode code, const char *node, const char *format, ...) __attribute__((format(printf, 3, 4)));
-MUST_USE Status status_vfail(StatusCode code, const char *node, const char *format, va_list args);
+MUST_USE Status status_fail(StatusCode code, const char *node, const char *format, ...) __attribute__((format(printf, 3, 4), returns_nonnull));
+MUST_USE Status status_vfail(StatusCode code, const char *node, const char *format, va_list args) __attribute__((returns_nonnull));
 
 // Prefixes the text of an error with "CONTEXT: "; NULL stays NULL. Takes ownership, returns the same error.
 MUST_USE Status status_context(Status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -294,7 +294,8 @@ static Status gemm_infer(Node *node, Arena *arena) {
     char have[160], want[160];
     TRY(type_broadcast(&c->type, &type, node->name, &joined));
     if (c->type.dtype != type.dtype || !type_same_shape(&joined, &type))
-      FAIL(MALFORMED, node->name, "C '%s' %s does not broadcast to %s", c->name, type_text(&c->type, have, sizeof have), type_text(&type, want, sizeof want));
+      FAIL(MALFORMED, node->name, "C '%s' %s does not broadcast to %s", c->name, type_text(&c->type, have, sizeof have),
+           type_text(&type, want, sizeof want));
   }
   node->outputs[0]->type = type;
   return NULL;
