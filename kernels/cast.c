@@ -1,0 +1,95 @@
+// Cast and Identity.
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "index_input.h"
+#include "ops.h"
+
+typedef struct CastAttrs { int64_t saturate, to; } CastAttrs;
+static const AttrSpec cast_attrs[] = {
+  {"saturate", ATTR_INT, offsetof(CastAttrs, saturate), .default_int = 1, .min = 0, .max = 1, .help = "concerns 8-bit floats only"},
+  {"to", ATTR_INT, offsetof(CastAttrs, to), .required = true, .help = "TensorProto number of the result's element type"},
+  {0},
+};
+
+static Status cast_infer(Node *node, Arena *arena) {
+  int64_t to = ((const CastAttrs *)node->attrs)->to;
+  if (to < 0 || to > 64 || !dtype_known((int)to)) FAIL(UNSUPPORTED, node->name, "Cast: element type number %" PRId64 " is not supported", to);
+  node->outputs[0]->type = node->inputs[0]->type;
+  node->outputs[0]->type.dtype = (Dtype)to;
+  return STATUS_OK;
+}
+
+static bool cast_alias(const Node *node, int output, int input, Alias *out) {
+  if (node->inputs[0]->type.dtype != node->outputs[0]->type.dtype) return false;
+  *out = (Alias){.kind = ALIAS_VIEW, .input = 0};
+  return true;
+}
+
+// Between floats: rounded once. Float to integer: towards zero, saturating, NaN is 0 (ONNX leaves these open). Integer to narrower integer: wraps.
+// Integer to f32: rounded once. To bool: unequal zero.
+static Status cast_ref(const KernelContext *c) {
+  Dtype from = c->in[0].type->dtype, to = c->out[0].type->dtype;
+  const void *x = c->in[0].data;
+  void *y = c->out[0].data;
+  int64_t n = out_elems(c, 0);
+  if (x == y && from == to) return STATUS_OK;
+  if (to == DTYPE_F32 && (from == DTYPE_I64 || from == DTYPE_U64)) {
+    for (int64_t i = 0; i < n; i++) {
+      int64_t v = element_read_int(x, from, i);
+      element_write(y, to, i, from == DTYPE_U64 ? (float)(uint64_t)v : (float)v);
+    }
+  } else if (to == DTYPE_U64 && dtype_is_float(from)) {
+    for (int64_t i = 0; i < n; i++) {
+      double v = element_read(x, from, i);
+      element_write_int(y, to, i, (int64_t)(v >= 0x1p64 ? UINT64_MAX : v > 0 ? (uint64_t)v : 0));
+    }
+  } else if (dtype_is_integer(to) && dtype_is_float(from)) {
+    int bits = 8 * (int)dtype_bytes(to);
+    bool is_signed = dtype_class(to) == DTYPE_CLASS_INT;
+    double low = is_signed ? -ldexp(1, bits - 1) : 0, high = ldexp(1, is_signed ? bits - 1 : bits) - 1;   // 2^63 - 1 rounds up: element_write saturates
+    for (int64_t i = 0; i < n; i++) {
+      double v = element_read(x, from, i);
+      element_write(y, to, i, v < low ? low : v > high ? high : v);
+    }
+  } else {
+    elements_convert(y, to, x, from, n);
+  }
+  return STATUS_OK;
+}
+
+static Status cast_grad(Grad *g) {
+  Dtype from = g->node->inputs[0]->type.dtype;
+  if (g->wanted[0] && dtype_is_float(from) && dtype_is_float(g->node->outputs[0]->type.dtype))
+    g->dx[0] = emit(g->emit, &op_Cast, INPUTS(g->dy[0]), ATTRS(A_INT("to", from)));
+  return STATUS_OK;
+}
+
+const Op op_Cast = {.name = "Cast", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
+                    .attrs = cast_attrs, .attrs_bytes = sizeof(CastAttrs), .infer = cast_infer, .grad = cast_grad, .run_ref = cast_ref, .alias = cast_alias};
+
+static Status identity_infer(Node *node, Arena *arena) {
+  node->outputs[0]->type = node->inputs[0]->type;
+  return STATUS_OK;
+}
+
+static Status identity_run(const KernelContext *c) {
+  int64_t bytes = type_bytes(c->out[0].type);
+  if (bytes && c->out[0].data != c->in[0].data) memcpy(c->out[0].data, c->in[0].data, (size_t)bytes);
+  return STATUS_OK;
+}
+
+static bool identity_alias(const Node *node, int output, int input, Alias *out) {
+  *out = (Alias){.kind = ALIAS_VIEW, .input = 0};
+  return true;
+}
+
+static Status identity_grad(Grad *g) {
+  g->dx[0] = g->dy[0];
+  return STATUS_OK;
+}
+
+const Op op_Identity = {.name = "Identity", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
+                        .infer = identity_infer, .grad = identity_grad, .run_ref = identity_run, .alias = identity_alias};

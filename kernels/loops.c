@@ -1,0 +1,229 @@
+// Loops over f32, compiled once per instruction set (LOOPS_ISA names the table). Every loop is a plain C function of one element, applied to
+// each; the compiler turns it into vector code. Bits agree on all instruction sets and at any offset because each operation used is exactly
+// rounded everywhere (+ - * / sqrt fma, conversions), none is contracted or reassociated, and the scalar tail does the same operations.
+//
+// Accuracy against the exact value, measured over all f32 arguments (tests/unit/test_loops.c keeps it): exp 1.0 ulp, log 0.9, tanh 1.5,
+// erf 1.2, sigmoid 2.2. The polynomials are our own minimax fits (Lawson iteration); errors of the fits stand beside them.
+#include "loops.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FMA __builtin_fmaf
+// `out` may equal an input: each element is read before it is written, and no element depends on another.
+#define EACH _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+
+static inline uint32_t bits_of(float x) {
+  uint32_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline float float_of(uint32_t u) {
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+static inline float sign_from(float size, float sign) { return float_of((bits_of(size) & 0x7fffffffu) | (bits_of(sign) & 0x80000000u)); }
+static inline float magnitude(float x) { return float_of(bits_of(x) & 0x7fffffffu); }
+
+// x = n ln2 + r; exp(r) = 1 + r + r^2 Q(r), fit 3.3e-9; times 2^n in two factors, so that only the last product can round (denormals).
+static inline float exp_one(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  float shifted = FMA(x, 0x1.715476p+0f, 0x1.8p23f);      // the rounded n stands in the low bits
+  float n = shifted - 0x1.8p23f;
+  float r = FMA(n, -0x1.62e4p-1f, x);                     // ln2 in two parts: n times the first is exact
+  r = FMA(n, -0x1.7f7d1cp-20f, r);
+  float q = 0x1.6a1a72p-10f;
+  q = FMA(q, r, 0x1.123fc6p-7f);
+  q = FMA(q, r, 0x1.555916p-5f);
+  q = FMA(q, r, 0x1.55548ap-3f);
+  q = FMA(q, r, 0x1.fffffcp-2f);
+  float p = FMA(q * r, r, r) + 1.0f;
+  uint32_t whole = bits_of(shifted) - 0x4b400000u;        // n as a two's complement number; garbage for NaN, where p is NaN
+  uint32_t half = (uint32_t)((int32_t)whole >> 1);
+  return p * float_of((half + 127u) << 23) * float_of((whole - half + 127u) << 23);
+}
+
+// x = 2^k m with m in [sqrt(1/2), sqrt(2)); log(1+f) = f - f^2/2 + f^3 P(f), fit 7.5e-10.
+static inline float log_one(float x) {
+  bool tiny = x < 0x1p-126f;
+  float scaled = tiny ? x * 0x1p23f : x;
+  uint32_t u = bits_of(scaled) - 0x3f3504f3u;             // bits of sqrt(1/2)
+  int32_t exponent = (int32_t)u >> 23;
+  float m = float_of((u & 0x007fffffu) + 0x3f3504f3u);
+  float k = (float)(exponent - (tiny ? 23 : 0));
+  float f = m - 1.0f;
+  float p = 0x1.1457aap-4f;
+  p = FMA(p, f, -0x1.de3c24p-4f);
+  p = FMA(p, f, 0x1.e6f072p-4f);
+  p = FMA(p, f, -0x1.fc2206p-4f);
+  p = FMA(p, f, 0x1.233768p-3f);
+  p = FMA(p, f, -0x1.555c4ep-3f);
+  p = FMA(p, f, 0x1.99a4b6p-3f);
+  p = FMA(p, f, -0x1.000006p-2f);
+  p = FMA(p, f, 0x1.555548p-2f);
+  float square = f * f;
+  float tail = square * f * p;
+  tail = FMA(k, 0x1.7f7d1cp-20f, tail);
+  tail = FMA(square, -0.5f, tail);
+  float y = FMA(k, 0x1.62e4p-1f, f + tail);
+  y = x == 0.0f ? -INFINITY : y;
+  y = x < 0.0f ? NAN : y;
+  return x < INFINITY ? y : x + x;                        // inf and NaN
+}
+
+// |x| < 0.625: x + x^3 P(x^2), fit 5.7e-9; above: 1 - 2 / (exp(2|x|) + 1).
+static inline float tanh_one(float x) {
+  float u = x * x;
+  float p = -0x1.6e69a4p-8f;
+  p = FMA(p, u, 0x1.50820cp-6f);
+  p = FMA(p, u, -0x1.b7fd5p-5f);
+  p = FMA(p, u, 0x1.110552p-3f);
+  p = FMA(p, u, -0x1.55552ap-2f);
+  float small = FMA(x * u, p, x);
+  float a = magnitude(x);
+  float large = 1.0f - 2.0f / (exp_one(a + a) + 1.0f);
+  float y = a < 0.625f ? small : sign_from(large, x);
+  return x == x ? y : x;
+}
+
+// |x| < 0.92: x + x P(x^2), fit 6.1e-10; above: 1 - exp(-Q(|x|)) with Q = -log(erfc), fit 5.4e-11 in erfc; 1 from 4 on.
+static inline float erf_one(float x) {
+  float u = x * x;
+  float p = 0x1.574ec6p-14f;
+  p = FMA(p, u, -0x1.a88d8ap-11f);
+  p = FMA(p, u, 0x1.549664p-8f);
+  p = FMA(p, u, -0x1.b80962p-6f);
+  p = FMA(p, u, 0x1.ce2dcap-4f);
+  p = FMA(p, u, -0x1.812742p-2f);
+  p = FMA(p, u, 0x1.06eba8p-3f);
+  float small = FMA(x, p, x);
+  float a = magnitude(x);
+  float t = a > 4.0f ? 4.0f : a;
+  float q = 0x1.5ecd6cp-16f;
+  q = FMA(q, t, -0x1.c54d28p-12f);
+  q = FMA(q, t, 0x1.10a9fap-8f);
+  q = FMA(q, t, -0x1.9b195p-6f);
+  q = FMA(q, t, 0x1.bb564ep-4f);
+  q = FMA(q, t, 0x1.444b42p-1f);
+  q = FMA(q, t, 0x1.212698p+0f);
+  q = FMA(q, t, -0x1.65abap-13f);
+  float large = 1.0f - exp_one(-q);
+  float y = a < 0.92f ? small : sign_from(large, x);
+  return x == x ? y : x;
+}
+
+static inline float sigmoid_one(float x) {
+  float z = exp_one(-magnitude(x));
+  return (x >= 0.0f ? 1.0f : z) / (1.0f + z);
+}
+
+static void loop_add(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] + b[i]; }
+static void loop_sub(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] - b[i]; }
+static void loop_mul(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] * b[i]; }
+static void loop_div(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] / b[i]; }
+static void loop_add_s(float *out, const float *a, float s, int64_t n) { EACH out[i] = a[i] + s; }
+static void loop_mul_s(float *out, const float *a, float s, int64_t n) { EACH out[i] = a[i] * s; }
+static void loop_axpy(float *out, float s, const float *a, int64_t n) { EACH out[i] = FMA(s, a[i], out[i]); }
+static void loop_exp(float *out, const float *a, int64_t n) { EACH out[i] = exp_one(a[i]); }
+static void loop_log(float *out, const float *a, int64_t n) { EACH out[i] = log_one(a[i]); }
+static void loop_tanh(float *out, const float *a, int64_t n) { EACH out[i] = tanh_one(a[i]); }
+static void loop_erf(float *out, const float *a, int64_t n) { EACH out[i] = erf_one(a[i]); }
+static void loop_sigmoid(float *out, const float *a, int64_t n) { EACH out[i] = sigmoid_one(a[i]); }
+static void loop_sqrt(float *out, const float *a, int64_t n) { EACH out[i] = __builtin_sqrtf(a[i]); }
+static void loop_relu(float *out, const float *a, int64_t n) { EACH out[i] = a[i] <= 0.0f ? 0.0f : a[i]; }   // NaN stays NaN
+static void loop_relu_grad(float *dx, const float *y, const float *dy, int64_t n) { EACH dx[i] = y[i] > 0.0f ? dy[i] : 0.0f; }
+static void loop_tanh_grad(float *dx, const float *y, const float *dy, int64_t n) { EACH dx[i] = dy[i] * FMA(-y[i], y[i], 1.0f); }
+
+// Reductions keep LANES running values (element i belongs to lane i mod LANES) and fold them as a fixed tree: the order depends on n only.
+enum { LANES = 16 };
+
+static inline double lanes_fold(double lane[LANES]) {
+  for (int width = LANES / 2; width; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+#define LANES_SUM(term)                                 \
+  double lane[LANES] = {0};                             \
+  int64_t whole = n / LANES * LANES;                    \
+  for (int64_t i0 = 0; i0 < whole; i0 += LANES)         \
+    for (int l = 0; l < LANES; l++) {                   \
+      int64_t i = i0 + l;                               \
+      lane[l] += (term);                                \
+    }                                                   \
+  for (int64_t i = whole; i < n; i++) lane[i - whole] += (term); \
+  return lanes_fold(lane)
+
+static double loop_sum(const float *a, int64_t n) { LANES_SUM((double)a[i]); }
+static double loop_sum_squares(const float *a, float scale, int64_t n) { LANES_SUM((double)(a[i] * scale) * (double)(a[i] * scale)); }
+static double loop_dot(const float *a, const float *b, int64_t n) { LANES_SUM((double)a[i] * (double)b[i]); }
+
+static inline float max_of(float m, float x) { return x > m || x != x ? x : m; }   // a NaN once met stays
+
+static float loop_max(const float *a, int64_t n) {
+  float lane[LANES];
+  for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+  int64_t whole = n / LANES * LANES;
+  for (int64_t i0 = 0; i0 < whole; i0 += LANES)
+    for (int l = 0; l < LANES; l++) lane[l] = max_of(lane[l], a[i0 + l]);
+  for (int64_t i = whole; i < n; i++) lane[i - whole] = max_of(lane[i - whole], a[i]);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] = max_of(lane[l], lane[l + width]);
+  return lane[0];
+}
+
+// torch.optim.Adam and AdamW (single-tensor form): scalars are derived in double and rounded once, elements are f32.
+static void loop_adam(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const AdamStep *step) {
+  double correction1 = 1.0 - pow(step->beta1, (double)step->t), correction2 = 1.0 - pow(step->beta2, (double)step->t);
+  float scale = (float)step->scale, keep = (float)(1.0 - step->lr * step->weight_decay), decay = (float)step->weight_decay;
+  float weight1 = (float)(1.0 - step->beta1), beta2 = (float)step->beta2, weight2 = (float)(1.0 - step->beta2);
+  float root2 = (float)sqrt(correction2), eps = (float)step->eps, rate = (float)(-(step->lr / correction1));
+  bool l2 = !step->decoupled && step->weight_decay != 0, shrink = step->decoupled && step->weight_decay != 0;
+  bool near = weight1 < 0.5f;   // lerp's two forms, as torch.lerp chooses them
+  EACH {
+    float g = grad[i] * scale, p = param[i], m = exp_avg[i];
+    p = shrink ? p * keep : p;
+    g = l2 ? FMA(decay, p, g) : g;
+    m = near ? FMA(weight1, g - m, m) : FMA(weight1 - 1.0f, g - m, g);
+    float v = FMA(weight2 * g, g, exp_avg_sq[i] * beta2);
+    float denominator = __builtin_sqrtf(v) / root2 + eps;
+    param[i] = p + rate * m / denominator;
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+  }
+}
+
+// torch.optim.SGD: the first step sets the buffer to the gradient.
+static void loop_sgd(float *param, float *momentum, const float *grad, int64_t n, const SgdStep *step) {
+  float scale = (float)step->scale, decay = (float)step->weight_decay, rate = (float)-step->lr;
+  float mu = (float)step->momentum, fresh = (float)(1.0 - step->dampening);
+  bool l2 = step->weight_decay != 0, first = step->t == 1, nesterov = step->nesterov;
+  if (!momentum) {
+    EACH {
+      float g = grad[i] * scale;
+      g = l2 ? FMA(decay, param[i], g) : g;
+      param[i] = FMA(rate, g, param[i]);
+    }
+    return;
+  }
+  EACH {
+    float g = grad[i] * scale;
+    g = l2 ? FMA(decay, param[i], g) : g;
+    float buffer = first ? g : FMA(fresh, g, momentum[i] * mu);
+    momentum[i] = buffer;
+    g = nesterov ? FMA(mu, buffer, g) : buffer;
+    param[i] = FMA(rate, g, param[i]);
+  }
+}
+
+#define TABLE_OF(isa) TABLE_OF_(isa)
+#define TABLE_OF_(isa) loops_##isa
+extern const Loops TABLE_OF(LOOPS_ISA);
+const Loops TABLE_OF(LOOPS_ISA) = {
+  .add = loop_add, .sub = loop_sub, .mul = loop_mul, .div = loop_div, .add_s = loop_add_s, .mul_s = loop_mul_s, .axpy = loop_axpy,
+  .exp = loop_exp, .log = loop_log, .tanh = loop_tanh, .erf = loop_erf, .sigmoid = loop_sigmoid, .sqrt = loop_sqrt,
+  .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
+  .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .adam = loop_adam, .sgd = loop_sgd,
+};
