@@ -1,0 +1,84 @@
+// accumulate: gradients and the loss pair are summed over the micro-batches of a rank along the aligned binary tree. `micro` is never
+// unrolled: the tree is a binary counter, one operator (docs/operators.md, TreeAccumulate). One micro-batch per rank needs nothing.
+#include <inttypes.h>
+
+#include "../kernels/ops.h"
+#include "accumulate.h"
+#include "pass_list.h"
+
+int tree_levels(int64_t count) {
+  int bits = 0;
+  for (int64_t v = count - 1; v > 0; v >>= 1) bits++;
+  return bits;
+}
+
+Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
+  if (e->status) return NULL;
+  Graph *g = e->graph;
+  Value *micro = graph_find_value(g, "tessera.micro");
+  if (!micro) {
+    micro = graph_add_value(g, "tessera.micro");
+    micro->role = ROLE_CONTROL;
+    micro->type = type_scalar(DTYPE_I64);
+  }
+  int levels = tree_levels(count);
+  Value *inputs[2 + 64] = {x, micro};
+  for (int l = 0; l < levels; l++) {
+    Value *p = graph_add_value(g, arena_printf(g->arena, "%s.partial.%d", name, l));
+    p->role = ROLE_PARTIAL;
+    p->type = x->type;
+    p->of = x->of;
+    p->bucket = x->bucket;
+    inputs[2 + l] = p;
+  }
+  Node *n = emit_node(e, &op_TreeAccumulate, inputs, 2 + levels, 1 + levels, NULL, ATTRS(A_INT("count", count)));
+  if (!n) return NULL;
+  n->outputs[0]->role = x->role;
+  n->outputs[0]->of = x->of;
+  n->outputs[0]->bucket = x->bucket;
+  for (int l = 0; l < levels; l++) {
+    n->outputs[1 + l]->role = ROLE_PARTIAL;
+    n->outputs[1 + l]->bucket = x->bucket;
+    n->outputs[1 + l]->carry = inputs[2 + l];
+  }
+  return n->outputs[0];
+}
+
+Status micro_per_rank(const CompileOptions *options, int64_t *out) {
+  int64_t micro_batches = options->micro_batches ? options->micro_batches : options->ranks;
+  if (options->ranks < 1) FAIL(USAGE, NULL, "--ranks %d: there is at least one rank", options->ranks);
+  if (micro_batches < options->ranks || micro_batches % options->ranks)
+    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " is not a multiple of --ranks %d; every rank computes the same number of micro-batches",
+         micro_batches, options->ranks);
+  *out = micro_batches / options->ranks;
+  return STATUS_OK;
+}
+
+Status pass_accumulate(Graph *graph, const CompileOptions *options) {
+  int64_t k;
+  TRY(micro_per_rank(options, &k));
+  graph->recipe.micro_per_rank = k;
+  if (k == 1) return STATUS_OK;
+  Node **old = graph->nodes;
+  size_t n_old = graph->n_nodes;
+  graph->nodes = NULL;
+  graph->n_nodes = graph->nodes_capacity = 0;
+  size_t first_update = 0;
+  while (first_update < n_old && old[first_update]->phase != PHASE_UPDATE) graph_append(graph, old[first_update++]);
+  Emit e = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "accumulate"}};
+  for (size_t i = first_update; i < n_old; i++) {
+    Node *n = old[i];
+    for (int j = 0; j < n->n_inputs; j++) {
+      Value *v = n->inputs[j];
+      if (!v || !v->producer || v->producer->phase != PHASE_MICRO) continue;
+      Value *sum = emit_tree(&e, v, k, v->name);   // once per value: later users are rewired here
+      TRY(e.status);
+      for (size_t later = i; later < n_old; later++)
+        for (int m = 0; m < old[later]->n_inputs; m++)
+          if (old[later]->inputs[m] == v) old[later]->inputs[m] = sum;
+    }
+  }
+  for (size_t i = first_update; i < n_old; i++) graph_append(graph, old[i]);
+  graph_set_nodes(graph, graph->nodes, graph->n_nodes);
+  return STATUS_OK;
+}

@@ -1,0 +1,330 @@
+// insert_collectives LOWERS placements: parameters become flat buckets that are loaded once; a whole value is gathered where it is needed, a
+// partial one is reduced where it is produced. After it nothing moves but what a node of the graph says.
+//
+//   init    Load bucket.B.param, Zeros for states and partial sums, Load large constants
+//   micro   [stage 3: AllGather, Unpack ... Release, per direction]  forward and backward  Pack [ReduceScatter] [TreeAccumulate]
+//   update  [AllReduce | ReduceScatter | AllGather of gradients]  norm, clipping  optimizer per bucket  [AllGather of parameters]
+#include <assert.h>
+#include <inttypes.h>
+
+#include "../kernels/ops.h"
+#include "lower.h"
+#include "pass_list.h"
+
+enum { LOAD_BYTES_MIN = 1024 };    // smaller constants stay in the plan
+
+Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix) {
+  if (!v) return NULL;
+  const char *name = arena_printf(l->graph->arena, format, bucket, suffix);
+  if (!graph_find_value(l->graph, name)) graph_rename_value(l->graph, v, name);
+  return v;
+}
+
+Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause) {
+  l->emit.cause = cause;
+  l->emit.cause.pass = "insert_collectives";
+  return emit(&l->emit, op, INPUTS(x), ATTRS(A_STRING("axis", "dp"), A_INT("parts", l->ranks), A_INT("bucket", bucket), A_STRING("kind", kind)));
+}
+
+// ---- What the graph says before it is rewritten -------------------------------------------------------------------------------
+
+static void collect_params(Lower *l) {
+  Graph *g = l->graph;
+  for (size_t b = 0; b < g->n_buckets; b++) {
+    BucketLower *lb = &l->buckets[b];
+    lb->grads = ARENA_ARRAY(g->arena, Value *, g->buckets[b].n_params);
+    for (int d = 0; d < 2; d++) lb->views[d] = ARENA_ARRAY(g->arena, Value *, g->buckets[b].n_params);
+    for (int i = 0; i < g->buckets[b].n_params; i++) {
+      Value *p = graph_find_value(g, g->buckets[b].params[i]);
+      assert(p && p->id < l->n_values);
+      l->roots[p->id] = p;
+      l->slots[p->id] = i;
+    }
+  }
+}
+
+// The gradient leaf of an optimizer node: before the sum over micro-batches that `accumulate` put in.
+static Value *leaf(Value *grad) { return grad->producer->op == &op_TreeAccumulate ? grad->producer->inputs[0] : grad; }
+
+static void collect_grads(Lower *l) {
+  for (size_t i = 0; i < l->n_old; i++) {
+    Node *n = l->old[i];
+    if (!(n->op->flags & OP_OPTIMIZER)) continue;
+    const Value *p = n->inputs[0];
+    BucketLower *lb = &l->buckets[p->bucket];
+    Value *g = leaf(n->inputs[1]);
+    lb->grads[l->slots[p->id]] = g;
+    lb->grads_left++;
+    l->grad_of[g->id] = p;
+    if (!lb->optimizer) lb->optimizer = n;
+  }
+}
+
+static bool is_view(const Node *n, int output, int input) {
+  Alias a;
+  return n->op->alias && n->op->alias(n, output, input, &a) && a.kind == ALIAS_VIEW;
+}
+
+// Views of parameters (and of their views) count as the parameter; then the last use of each bucket per direction.
+static void collect_uses(Lower *l) {
+  for (size_t b = 0; b < l->graph->n_buckets; b++) l->buckets[b].last[0] = l->buckets[b].last[1] = SIZE_MAX;
+  for (size_t i = 0; i < l->n_old && l->old[i]->phase == PHASE_MICRO; i++) {
+    const Node *n = l->old[i];
+    for (int k = 0; k < n->n_inputs; k++) {
+      const Value *v = n->inputs[k];
+      Value *root = v ? l->roots[v->id] : NULL;
+      if (!root) continue;
+      l->buckets[root->bucket].last[n->backward] = i;
+      for (int o = 0; o < n->n_outputs; o++)
+        if (n->outputs[o] && is_view(n, o, k)) l->roots[n->outputs[o]->id] = root;
+    }
+  }
+}
+
+// ---- init ---------------------------------------------------------------------------------------------------------------------
+
+static Value *emit_zeros(Lower *l, const Type *type) {
+  return emit(&l->emit, &op_Zeros, NULL, 0, ATTRS(A_INTS("dims", type->dims, type->rank), A_INT("dtype", type->dtype)));
+}
+
+static Value *emit_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state) {
+  const CompileOptions *o = l->options;
+  return emit(&l->emit, &op_Load, NULL, 0,
+              ATTRS(A_STRINGS("params", names, n), A_INTS("starts", starts, n), A_INTS("dims", type->dims, type->rank),
+                    A_INT("dtype", type->dtype), A_INT("sharded", sharded), A_STRING("source", o->model_path ? o->model_path : ""),
+                    A_STRING("fingerprint", l->graph->recipe.fingerprint ? l->graph->recipe.fingerprint : ""), A_STRING("state", state)));
+}
+
+static void init_bucket(Lower *l, int b) {
+  const Bucket *bucket = &l->graph->buckets[b];
+  BucketLower *lb = &l->buckets[b];
+  bool sharded = l->zero >= 3;
+  l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
+  Type type = type_vector(bucket->dtype, sharded ? bucket->shard_elems : bucket->elems);
+  Value *p = lb->param = lower_name(l, emit_load(l, bucket->params, bucket->starts, bucket->n_params, &type, sharded, ""), "bucket.%d.%s", b, "param");
+  if (!p) return;
+  p->role = ROLE_PARAM;
+  p->trainable = bucket->trainable;
+  p->bucket = b;
+  p->placement[0] = sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
+  for (int k = 2; lb->optimizer && k < lb->optimizer->n_inputs; k++) {
+    const Value *s = lb->optimizer->inputs[k];
+    if (s->role != ROLE_STATE) continue;
+    bool state_sharded = l->zero >= 1;
+    Type state_type = type_vector(s->type.dtype, state_sharded ? bucket->shard_elems : bucket->elems);
+    Value *v = l->options->resume ? emit_load(l, bucket->params, bucket->starts, bucket->n_params, &state_type, state_sharded, s->state_name)
+                                  : emit_zeros(l, &state_type);
+    if (!lower_name(l, v, "bucket.%d.%s", b, s->state_name)) return;
+    v->role = ROLE_STATE;
+    v->state_name = s->state_name;
+    v->bucket = b;
+    v->of = p;
+    v->placement[0] = state_sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
+    lb->states[lb->n_states++] = v;
+  }
+}
+
+// Constants whose bytes lie in the model file are loaded, not copied into the plan.
+static void init_constants(Lower *l) {
+  for (size_t i = 0; i < l->n_values && !l->emit.status; i++) {
+    Value *v = l->graph->values[i];
+    if (v->role != ROLE_CONST || !v->weight || !v->weight->path || v->producer || value_bytes(v) < LOAD_BYTES_MIN) continue;
+    l->emit.cause = (Cause){.param = v->name, .pass = "insert_collectives"};
+    Value *loaded = emit_load(l, &v->name, &(int64_t){0}, 1, &v->type, false, "");
+    if (!loaded) return;
+    loaded->producer->outputs[0] = v;
+    v->producer = loaded->producer;
+    v->weight = NULL;
+  }
+}
+
+// ---- micro --------------------------------------------------------------------------------------------------------------------
+
+// Views of the whole bucket `flat`: forward ones are the parameters' own values, backward ones are fresh.
+static void unpack(Lower *l, int b, int direction, Value *flat) {
+  Graph *g = l->graph;
+  const Bucket *bucket = &g->buckets[b];
+  BucketLower *lb = &l->buckets[b];
+  int64_t *ranks = ARENA_ARRAY(g->arena, int64_t, bucket->n_params), *dims = ARENA_ARRAY(g->arena, int64_t, bucket->n_params * RANK_MAX);
+  int64_t n_dims = 0;
+  for (int i = 0; i < bucket->n_params; i++) {
+    ranks[i] = bucket->types[i].rank;
+    for (int k = 0; k < bucket->types[i].rank; k++) dims[n_dims++] = bucket->types[i].dims[k];
+  }
+  Node *n = emit_node(&l->emit, &op_Unpack, &flat, 1, bucket->n_params, NULL,
+                      ATTRS(A_INTS("starts", bucket->starts, bucket->n_params), A_INTS("ranks", ranks, bucket->n_params), A_INTS("dims", dims, n_dims)));
+  for (int i = 0; n && i < bucket->n_params; i++) {
+    Value *own = graph_find_value(g, bucket->params[i]);
+    if (direction == 0) {
+      n->outputs[i] = own;
+      own->producer = n;
+      own->output_index = i;
+      own->role = ROLE_ACTIVATION;
+      own->weight = NULL;
+      own->bucket = -1;
+      own->placement[0] = (Placement){PLACED_WHOLE, 0};
+    } else {
+      graph_rename_value(g, n->outputs[i], name_free(g, arena_printf(g->arena, "%s.backward", bucket->params[i])));
+    }
+    lb->views[direction][i] = n->outputs[i];
+  }
+}
+
+// The whole parameters of a bucket for one direction; at stage 3 gathered right before the first node that needs one of them.
+static void need_bucket(Lower *l, int b, int direction, const Node *user, const Value *param) {
+  BucketLower *lb = &l->buckets[b];
+  if (lb->whole[direction]) return;
+  if (l->zero < 3) {             // whole all the time: one set of views serves both directions
+    if (lb->whole[0]) return;
+    lb->whole[0] = lb->whole[1] = lb->param;
+    unpack(l, b, 0, lb->param);
+    lb->views[1] = lb->views[0];
+    return;
+  }
+  l->emit.backward = direction;
+  const char *kind = l->graph->buckets[b].trainable ? "param" : "frozen";
+  Value *whole = lower_collective(l, &op_AllGather, lb->param, b, kind, (Cause){.param = param->name, .node = user->origin ? user->origin : user->name});
+  lb->whole[direction] = lower_name(l, whole, "bucket.%d.whole.%s", b, direction ? "backward" : "forward");
+  if (whole) unpack(l, b, direction, whole);
+}
+
+// What a node is to read instead of `v`: the gathered parameter of its direction, or (backward) a copy of a view node of it.
+static Value *lowered_input(Lower *l, const Node *user, Value *v) {
+  if (!v || v->id >= l->n_values || !l->roots[v->id]) return v;
+  Value *root = l->roots[v->id];
+  int b = l->bucket_of[root->id];
+  need_bucket(l, b, user->backward, user, root);
+  if (l->emit.status) return v;
+  if (v == root) return l->buckets[b].views[user->backward][l->slots[root->id]];
+  if (l->zero < 3 || !user->backward || v->producer->backward) return v;
+  if (l->backward_views[v->id]) return l->backward_views[v->id];
+  const Node *view = v->producer;
+  Node *copy = graph_make_node(l->graph, view->op, view->name, view->n_inputs, view->inputs, view->n_outputs, NULL);
+  copy->attrs = view->attrs;
+  copy->origin = view->origin;
+  copy->backward = true;
+  for (int k = 0; k < copy->n_inputs; k++) copy->inputs[k] = lowered_input(l, copy, copy->inputs[k]);
+  if (!l->emit.status) l->emit.status = node_infer(l->graph, copy);
+  graph_append(l->graph, copy);
+  return l->backward_views[v->id] = copy->outputs[v->output_index];
+}
+
+static void release_after(Lower *l, size_t i, const Node *n) {
+  if (l->zero < 3) return;
+  for (int k = 0; k < n->n_inputs; k++) {
+    const Value *root = l->old_inputs[k] && l->old_inputs[k]->id < l->n_values ? l->roots[l->old_inputs[k]->id] : NULL;
+    if (!root) continue;
+    int b = l->bucket_of[root->id];
+    BucketLower *lb = &l->buckets[b];
+    if (lb->last[n->backward] != i || lb->released[n->backward]) continue;
+    lb->released[n->backward] = true;
+    l->emit.backward = n->backward;
+    l->emit.cause = (Cause){.param = root->name, .node = n->origin ? n->origin : n->name, .pass = "insert_collectives"};
+    emit_node(&l->emit, &op_Release, &lb->whole[n->backward], 1, 0, NULL, ATTRS(A_STRING("axis", "dp"), A_INT("bucket", b)));
+  }
+}
+
+static void lower_micro_node(Lower *l, size_t i) {
+  Node *n = l->old[i];
+  if (n->op == &op_TreeAccumulate) return;           // rebuilt per bucket
+  l->emit.at = NULL;
+  l->emit.phase = PHASE_MICRO;
+  l->old_inputs = arena_copy(l->graph->arena, n->inputs, sizeof *n->inputs * (size_t)n->n_inputs);
+  for (int k = 0; k < n->n_inputs; k++) n->inputs[k] = lowered_input(l, n, n->inputs[k]);
+  graph_append(l->graph, n);
+  release_after(l, i, n);
+  for (int k = 0; k < n->n_outputs; k++) {
+    const Value *v = n->outputs[k], *param = v && v->id < l->n_values ? l->grad_of[v->id] : NULL;
+    if (param && --l->buckets[l->bucket_of[param->id]].grads_left == 0) lower_gradients_micro(l, l->bucket_of[param->id], n);
+  }
+  if (n->op == &op_LossPair) lower_pair_micro(l, n->outputs[0]);
+}
+
+// ---- The pass -----------------------------------------------------------------------------------------------------------------
+
+static void init_partials(Lower *l, size_t first) {
+  // Partial sums got no producer when their trees were built: zero them at start, in front of everything else.
+  Graph *g = l->graph;
+  Node **all = g->nodes;
+  size_t n_all = g->n_nodes;
+  g->nodes = arena_copy(g->arena, all, sizeof *all * first);
+  g->n_nodes = g->nodes_capacity = first;
+  l->emit.phase = PHASE_INIT;
+  l->emit.backward = false;
+  for (size_t i = first; i < n_all; i++) {
+    if (all[i]->op != &op_TreeAccumulate) continue;
+    for (int k = 2; k < all[i]->n_inputs && !l->emit.status; k++) {
+      Value *p = all[i]->inputs[k], *zero = emit_zeros(l, &p->type);
+      if (!zero) return;
+      zero->producer->outputs[0] = p;
+      p->producer = zero->producer;
+    }
+  }
+  for (size_t i = first; i < n_all; i++) graph_append(g, all[i]);
+}
+
+static void add_savings(Lower *l) {
+  Graph *g = l->graph;
+  g->savings = ARENA_ARRAY(g->arena, Saving, g->n_buckets);
+  for (size_t b = 0; l->zero >= 3 && b < g->n_buckets; b++) {
+    const Bucket *bucket = &g->buckets[b];
+    if (!bucket->trainable || l->buckets[b].whole[1]) continue;
+    g->savings[g->n_savings++] = (Saving){(int32_t)b, l->k * (l->ranks - 1) * bucket->shard_elems * dtype_bytes(bucket->dtype),
+                                          "not gathered for backward: no gradient reads these parameters"};
+  }
+}
+
+static Lower *lower_create(Graph *graph, const CompileOptions *options) {
+  Arena *arena = graph->arena;
+  Lower *l = ARENA_NEW(arena, Lower);
+  l->graph = graph;
+  l->options = options;
+  l->emit = (Emit){.graph = graph};
+  l->ranks = graph->mesh.axes[0].size;
+  l->k = graph->recipe.micro_per_rank;
+  l->zero = l->ranks > 1 ? graph->recipe.zero : 0;   // one rank owns everything: nothing to gather or reduce
+  l->reduce = graph->recipe.reduce;
+  l->old = graph->nodes;
+  l->n_old = graph->n_nodes;
+  l->n_values = graph->n_values;
+  l->buckets = ARENA_ARRAY(arena, BucketLower, graph->n_buckets);
+  l->roots = ARENA_ARRAY(arena, Value *, l->n_values);
+  l->backward_views = ARENA_ARRAY(arena, Value *, l->n_values);
+  l->replaced = ARENA_ARRAY(arena, Value *, l->n_values);
+  l->slots = ARENA_ARRAY(arena, int, l->n_values);
+  l->bucket_of = ARENA_ARRAY(arena, int32_t, l->n_values);
+  l->grad_of = ARENA_ARRAY(arena, const Value *, l->n_values);
+  for (size_t i = 0; i < l->n_values; i++) l->bucket_of[i] = graph->values[i]->bucket;
+  graph->nodes = NULL;
+  graph->n_nodes = graph->nodes_capacity = 0;
+  return l;
+}
+
+Status pass_insert_collectives(Graph *graph, const CompileOptions *options) {
+  Lower *l = lower_create(graph, options);
+  collect_params(l);
+  collect_grads(l);
+  collect_uses(l);
+  l->emit.phase = PHASE_INIT;
+  for (size_t b = 0; b < graph->n_buckets && !l->emit.status; b++) init_bucket(l, (int)b);
+  init_constants(l);
+  TRY(l->emit.status);
+  size_t end_of_init = graph->n_nodes, i = 0;
+  for (; i < l->n_old && l->old[i]->phase != PHASE_UPDATE; i++) {
+    lower_micro_node(l, i);
+    TRY(l->emit.status);
+  }
+  l->emit.phase = PHASE_UPDATE;
+  l->emit.backward = false;
+  lower_reductions_update(l);
+  for (; i < l->n_old; i++) {
+    TRY(l->emit.status);
+    lower_update_node(l, l->old[i]);
+  }
+  TRY(l->emit.status);
+  init_partials(l, end_of_init);
+  TRY(l->emit.status);
+  add_savings(l);
+  graph_set_nodes(graph, graph->nodes, graph->n_nodes);
+  return STATUS_OK;
+}

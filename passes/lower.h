@@ -1,0 +1,55 @@
+// State of insert_collectives, shared with its second half (lower_gradients.c): how gradients, loss and updates are lowered.
+#ifndef TESSERA_LOWER_H
+#define TESSERA_LOWER_H
+
+#include "../ir/op.h"
+#include "pass.h"
+
+enum { STATES_MAX = 4 };         // optimizer states per parameter
+
+typedef struct BucketLower {
+  Value *param;                  // storage: the rank's shard at stage 3, else the whole bucket
+  Value *states[STATES_MAX];
+  int n_states;
+  Value *whole[2];               // gathered (or stored) whole bucket for forward, backward; NULL: not needed (yet)
+  Value **views[2];              // per parameter: what nodes of that direction read
+  size_t last[2];                // last old node of that direction that reads the bucket; SIZE_MAX: none
+  bool released[2];
+  Value **grads;                 // per parameter: gradient of one micro-batch
+  int grads_left;                // not yet produced at this point of the walk
+  Value *grad;                   // what `update` starts from: sum over the rank's micro-batches (and over ranks with --reduce micro)
+  Node *optimizer;               // the first parameter's optimizer node: model for the bucket's
+} BucketLower;
+
+typedef struct Lower {
+  Graph *graph;
+  const CompileOptions *options;
+  Emit emit;
+  int ranks, zero;               // zero: 0 when there is one rank
+  int64_t k;                     // micro-batches per rank
+  Reduce reduce;
+  Node **old;                    // the nodes before
+  size_t n_old, n_values;        // values before; the tables below are indexed by their ids
+  BucketLower *buckets;
+  Value **roots;                 // the parameter that a value is (a view of), or NULL
+  Value **backward_views;        // copies of forward view nodes for backward users
+  Value **replaced;              // update phase: what to read instead of an old value; NULL: itself
+  int *slots;                    // parameter: its index in its bucket
+  int32_t *bucket_of;
+  const Value **grad_of;         // gradient leaf: its parameter
+  Value **old_inputs;            // of the node being lowered
+  Value *pair;                   // [loss sum, count] that `update` starts from
+  bool updates_done;
+} Lower;
+
+// Renames `v` to the formatted name when that is free. NULL stays NULL.
+Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix);
+Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause);
+const char *name_free(Graph *graph, const char *wish);     // `wish`, or with a suffix when taken
+
+void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
+void lower_pair_micro(Lower *l, Value *pair);
+void lower_reductions_update(Lower *l);
+void lower_update_node(Lower *l, Node *node);
+
+#endif

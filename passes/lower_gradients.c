@@ -1,0 +1,160 @@
+// Second half of insert_collectives: the way of a gradient from its last producer to the optimizer step, and of the loss to its report.
+//
+//   --reduce micro  Pack, ReduceScatter, TreeAccumulate of the shard    (stages 2, 3; any stage on request)
+//   --reduce step   Pack, TreeAccumulate of the whole bucket, then in update: AllReduce (stage 0) or ReduceScatter (stage 1)
+#include <string.h>
+
+#include "../kernels/ops.h"
+#include "accumulate.h"
+#include "lower.h"
+
+const char *name_free(Graph *graph, const char *wish) {
+  const char *name = wish;
+  for (int i = 1; graph_find_value(graph, name); i++) name = arena_printf(graph->arena, "%s.%d", wish, i);
+  return name;
+}
+
+static void as_grad(Lower *l, Value *v, int b, PlacementKind kind) {
+  if (!v) return;
+  v->role = ROLE_GRAD;
+  v->bucket = b;
+  v->of = l->buckets[b].param;
+  v->placement[0] = (Placement){kind, kind == PLACED_FLAT ? b : 0};
+}
+
+static Cause grad_cause(const Lower *l, int b, const Node *producer) {
+  return (Cause){.param = l->graph->buckets[b].params[0], .node = producer ? (producer->origin ? producer->origin : producer->name) : NULL, .pass = "insert_collectives"};
+}
+
+void lower_gradients_micro(Lower *l, int b, const Node *last_producer) {
+  const Bucket *bucket = &l->graph->buckets[b];
+  BucketLower *lb = &l->buckets[b];
+  l->emit.backward = true;
+  l->emit.cause = grad_cause(l, b, last_producer);
+  Value *g = emit(&l->emit, &op_Pack, lb->grads, bucket->n_params, ATTRS(A_INTS("starts", bucket->starts, bucket->n_params), A_INT("elems", bucket->elems)));
+  as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.packed"), b, l->ranks > 1 ? PLACED_PARTIAL : PLACED_WHOLE);
+  if (g && l->ranks > 1 && l->reduce == REDUCE_MICRO) {
+    g = lower_collective(l, &op_ReduceScatter, g, b, "grad", grad_cause(l, b, last_producer));
+    as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.shard"), b, PLACED_FLAT);
+  }
+  if (g && l->k > 1) {
+    Placement placement = g->placement[0];
+    l->emit.cause = grad_cause(l, b, last_producer);
+    g = emit_tree(&l->emit, g, l->k, arena_printf(l->graph->arena, "bucket.%d.grad", b));
+    as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.sum"), b, placement.kind);
+  }
+  lb->grad = g;
+}
+
+void lower_pair_micro(Lower *l, Value *pair) {
+  l->emit.backward = false;
+  const Cause cause = {.node = pair->producer->origin, .pass = "insert_collectives"};
+  Value *old = pair;
+  if (l->ranks > 1 && l->reduce == REDUCE_MICRO) pair = lower_collective(l, &op_AllReduce, pair, -1, "control", cause);
+  l->emit.cause = cause;
+  if (pair && l->k > 1) pair = emit_tree(&l->emit, pair, l->k, "loss.pair");
+  l->pair = pair;
+  l->replaced[old->id] = pair;
+}
+
+void lower_reductions_update(Lower *l) {
+  Graph *g = l->graph;
+  if (l->ranks > 1 && l->reduce == REDUCE_STEP) l->pair = lower_collective(l, &op_AllReduce, l->pair, -1, "control", (Cause){0});
+  for (size_t i = 0; i < g->n_buckets; i++) {
+    int b = (int)i;
+    BucketLower *lb = &l->buckets[i];
+    if (!lb->grad) continue;
+    Value *v = lb->grad;
+    PlacementKind kind = v->placement[0].kind;
+    if (l->ranks > 1 && l->reduce == REDUCE_STEP && l->zero == 0) {
+      v = lower_collective(l, &op_AllReduce, v, b, "grad", grad_cause(l, b, NULL));
+      kind = PLACED_WHOLE;
+    } else if (l->ranks > 1 && l->reduce == REDUCE_STEP) {
+      v = lower_collective(l, &op_ReduceScatter, v, b, "grad", grad_cause(l, b, NULL));
+      kind = PLACED_FLAT;
+    } else if (l->ranks > 1 && l->zero == 0) {
+      v = lower_collective(l, &op_AllGather, v, b, "grad", grad_cause(l, b, NULL));
+      kind = PLACED_WHOLE;
+    }
+    as_grad(l, v, b, kind);
+    lb->grad = lower_name(l, v, "bucket.%d.%s", b, "grad");
+  }
+}
+
+static Value *replaced(const Lower *l, Value *v) {
+  if (!v || v->id >= l->n_values) return v;
+  // A sum that `accumulate` made of the loss pair stands for the pair that the lowering made.
+  if (v->producer && v->producer->op == &op_TreeAccumulate && l->replaced[v->producer->inputs[0]->id]) return l->pair;
+  return l->replaced[v->id] ? (v->producer && v->producer->op == &op_LossPair ? l->pair : l->replaced[v->id]) : v;
+}
+
+static void lower_norm(Lower *l, Node *old) {
+  Graph *g = l->graph;
+  Value **inputs = ARENA_ARRAY(g->arena, Value *, g->n_buckets + 1);
+  int n = 0;
+  inputs[n++] = old->inputs[0];
+  for (size_t b = 0; b < g->n_buckets; b++)
+    if (l->buckets[b].grad) inputs[n++] = l->buckets[b].grad;
+  l->emit.cause = old->cause;
+  Value *limbs = emit(&l->emit, &op_SquaredNorm, inputs, n, NULL);
+  if (limbs && l->zero >= 1) limbs = lower_collective(l, &op_AllReduce, limbs, -1, "control", (Cause){0});
+  l->replaced[old->outputs[0]->id] = limbs;
+}
+
+static Value *bucket_state(const BucketLower *lb, const char *state_name) {
+  for (int i = 0; i < lb->n_states; i++)
+    if (!strcmp(lb->states[i]->state_name, state_name)) return lb->states[i];
+  return NULL;
+}
+
+// One optimizer node for the whole bucket (or the rank's shard of it), modelled on the first parameter's.
+static void lower_optimizer(Lower *l, int b) {
+  Graph *g = l->graph;
+  BucketLower *lb = &l->buckets[b];
+  const Node *model = lb->optimizer;
+  bool part = l->zero == 1 || l->zero == 2;          // whole parameters, sharded states
+  l->emit.cause = (Cause){.param = g->buckets[b].params[0], .pass = "insert_collectives"};
+  Value *param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
+  Value **inputs = arena_copy(g->arena, model->inputs, sizeof *inputs * (size_t)model->n_inputs);
+  inputs[0] = param;
+  inputs[1] = lb->grad;
+  for (int i = 2; i < model->n_inputs; i++) inputs[i] = inputs[i]->role == ROLE_STATE ? bucket_state(lb, inputs[i]->state_name) : replaced(l, inputs[i]);
+  if (l->emit.status) return;
+  Node *n = graph_make_node(g, model->op, arena_printf(g->arena, "bucket.%d.%s", b, model->op->name), model->n_inputs, inputs, model->n_outputs, NULL);
+  n->attrs = model->attrs;
+  n->phase = PHASE_UPDATE;
+  n->cause = l->emit.cause;
+  l->emit.status = node_infer(g, n);
+  if (l->emit.status) return;
+  graph_append(g, n);
+  for (int i = 0; i < n->n_outputs; i++) {
+    const Value *was = model->outputs[i]->carry;
+    Value *now = n->outputs[i], *to = was->role == ROLE_STATE ? bucket_state(lb, was->state_name) : lb->param;
+    if (was->role != ROLE_STATE && part) {
+      now = lower_collective(l, &op_AllGather, now, b, "param", (Cause){.param = g->buckets[b].params[0]});
+      if (!now) return;
+    }
+    now->role = to->role;
+    now->trainable = to->trainable;
+    now->bucket = b;
+    now->of = to->of;
+    now->state_name = to->state_name;
+    now->placement[0] = to->placement[0];
+    now->carry = to;
+    lower_name(l, now, "bucket.%d.%s.next", b, to->role == ROLE_STATE ? to->state_name : "param");
+  }
+}
+
+void lower_update_node(Lower *l, Node *n) {
+  if (n->op == &op_SquaredNorm) {
+    lower_norm(l, n);
+  } else if (n->op->flags & OP_OPTIMIZER) {
+    if (l->updates_done) return;
+    l->updates_done = true;
+    for (size_t b = 0; b < l->graph->n_buckets && !l->emit.status; b++)
+      if (l->buckets[b].optimizer) lower_optimizer(l, (int)b);
+  } else {
+    for (int k = 0; k < n->n_inputs; k++) n->inputs[k] = replaced(l, n->inputs[k]);
+    graph_append(l->graph, n);
+  }
+}

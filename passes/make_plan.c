@@ -1,0 +1,14 @@
+// make_plan: seals a planned graph. From here on it is read-only.
+#include "../ir/verify.h"
+#include "../kernels/kernel.h"
+#include "pass.h"
+
+Status make_plan(Graph *graph, Plan *out) {
+  const uint32_t needed = FACT_LOWERED | FACT_SCHEDULED | FACT_PLANNED;
+  if ((graph->facts & needed) != needed) FAIL(USAGE, NULL, "the graph is not planned yet: run the whole pipeline before make_plan");
+  TRY(verify_graph(graph));
+  const Graph **programs = ARENA_ARRAY(graph->arena, const Graph *, 1);
+  programs[0] = graph;
+  *out = (Plan){.n_programs = 1, .programs = programs};
+  return STATUS_OK;
+}

@@ -1,0 +1,82 @@
+// partition DECIDES: which parameters lie in which bucket and how parameters, gradients and states lie across the ranks, from mesh and ZeRO
+// stage. It moves nothing; insert_collectives lowers the decision. Every parameter starts with a bucket of its own; bucket_collectives joins.
+#include <string.h>
+
+#include "../kernels/ops.h"
+#include "accumulate.h"
+#include "pass_list.h"
+#include "partition.h"
+
+int64_t chunks_round(int64_t elems) { return (elems + CHUNK_ELEMS - 1) / CHUNK_ELEMS * CHUNK_ELEMS; }
+
+void bucket_layout(Bucket *b, int ranks) {
+  int64_t end = 0;
+  for (int i = 0; i < b->n_params; i++) {
+    b->starts[i] = end;
+    end += chunks_round(type_elems(&b->types[i]));
+  }
+  int64_t chunks = end / CHUNK_ELEMS;
+  b->shard_elems = (chunks + ranks - 1) / ranks * CHUNK_ELEMS;
+  b->elems = b->shard_elems * ranks;
+}
+
+static Status check_options(Graph *graph, const CompileOptions *o) {
+  int64_t k;
+  TRY(micro_per_rank(o, &k));
+  if (o->zero < 0 || o->zero > 3) FAIL(USAGE, NULL, "--zero %d: stages are 0, 1, 2 and 3", o->zero);
+  if (o->reduce_given && o->reduce == REDUCE_STEP && o->zero >= 2)
+    FAIL(USAGE, NULL, "--reduce step keeps whole gradients until the end of the step, which stage %d never holds; use --reduce micro, or --zero 0 or 1", o->zero);
+  graph->recipe.zero = o->zero;
+  graph->recipe.micro_per_rank = k;
+  graph->recipe.reduce = o->reduce_given ? o->reduce : o->zero >= 2 ? REDUCE_MICRO : REDUCE_STEP;
+  graph->recipe.processes = 1;
+  graph->recipe.ranks_per_process = o->ranks;
+  graph->mesh = (Mesh){.n_axes = 1, .axes = {{"dp", o->ranks}}};
+  return STATUS_OK;
+}
+
+static void add_bucket(Graph *graph, size_t *capacity, Value *param) {
+  Arena *arena = graph->arena;
+  Bucket b = {.dtype = param->type.dtype, .trainable = param->trainable, .n_params = 1};
+  b.params = ARENA_ARRAY(arena, const char *, 1);
+  b.params[0] = param->name;
+  b.types = arena_copy(arena, &param->type, sizeof param->type);
+  b.starts = ARENA_ARRAY(arena, int64_t, 1);
+  bucket_layout(&b, graph->mesh.axes[0].size);
+  param->bucket = (int32_t)graph->n_buckets;
+  ARENA_PUSH(arena, graph->buckets, graph->n_buckets, *capacity, b);
+}
+
+// Canonical order: first use, so that a bucket's parameters are needed together.
+static void add_buckets(Graph *graph) {
+  size_t capacity = 0;
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    for (int k = 0; k < n->n_inputs; k++)
+      if (n->inputs[k] && n->inputs[k]->role == ROLE_PARAM && n->inputs[k]->bucket < 0 && !n->inputs[k]->producer)
+        add_bucket(graph, &capacity, n->inputs[k]);
+  }
+}
+
+static void place(Graph *graph, int zero) {
+  for (size_t i = 0; i < graph->n_values; i++) {
+    Value *v = graph->values[i];
+    const Value *param = v->role == ROLE_PARAM ? (v->carry ? v->carry : v) : v->of;
+    if (!param || param->bucket < 0) continue;
+    v->bucket = param->bucket;
+    const Placement flat = {PLACED_FLAT, param->bucket}, whole = {PLACED_WHOLE, 0}, partial = {PLACED_PARTIAL, 0};
+    switch (v->role) {
+    case ROLE_PARAM: v->placement[0] = zero >= 3 ? flat : whole; break;
+    case ROLE_STATE: v->placement[0] = zero >= 1 ? flat : whole; break;
+    case ROLE_GRAD: v->placement[0] = partial; break;      // a summand per rank; reduced to its owner (or to all) by the lowering
+    default: break;
+    }
+  }
+}
+
+Status pass_partition(Graph *graph, const CompileOptions *options) {
+  TRY(check_options(graph, options));
+  add_buckets(graph);
+  if (options->ranks > 1) place(graph, options->zero);
+  return STATUS_OK;
+}

@@ -1,0 +1,268 @@
+// plan_memory: a place for every value. First values that share bytes are joined to buffers (views, in-place results, gradients produced inside
+// their bucket, carried state); then buffers get offsets: persistent ones side by side, the others by liveness over the steps.
+//
+// A PROCESS buffer exists per parameter bucket at stage 3: the contiguous region of all shards, so that a gather is a view of it. Everything
+// else is RANK: each rank has its own.
+#include <assert.h>
+
+#include "../kernels/kernel.h"
+#include "../kernels/ops.h"
+#include "memory_offsets.h"
+#include "pass_list.h"
+
+enum { NO_NODE = UINT32_MAX };
+
+typedef struct Memory {
+  Graph *graph;
+  size_t capacity;             // of graph->buffers
+  Value **roots;               // per value: the value whose buffer it shares (transitively, by structure); itself when none
+  uint32_t *last;              // per value that is a root: last node that uses it or a view of it
+  uint32_t micro_first;        // first node of phase micro
+  int ranks;
+  bool *pinned;                // per value: its place was fixed before its producer was reached (gradients inside buckets)
+} Memory;
+
+static bool alias_of(const Node *n, int output, AliasKind kind, Alias *out) {
+  for (int i = 0; n->op->alias && i < n->n_inputs; i++) {
+    if (n->inputs[i] && n->op->alias(n, output, i, out) && out->kind == kind) {
+      out->input = i;
+      return true;
+    }
+  }
+  return false;
+}
+
+static Value *find_root(Memory *m, Value *v) {
+  while (m->roots[v->id] != v) v = m->roots[v->id];
+  return v;
+}
+
+// ---- Which values are the same bytes by structure, and how long they live -----------------------------------------------------
+
+static void join(Memory *m, Value *from, Value *to) {
+  Value *a = find_root(m, from), *b = find_root(m, to);
+  if (a != b) m->roots[a->id] = b;
+}
+
+static void keep_to_the_end(Memory *m, Value *v) {
+  if (v) m->last[find_root(m, v)->id] = (uint32_t)m->graph->n_nodes - 1;
+}
+
+static void find_structure(Memory *m) {
+  Graph *g = m->graph;
+  for (size_t i = 0; i < g->n_values; i++) m->roots[i] = g->values[i];
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    Node *n = g->nodes[i];
+    for (int o = 0; o < n->n_outputs; o++) {
+      Alias a;
+      Value *v = n->outputs[o];
+      if (!v) continue;
+      if (v->carry) join(m, v, v->carry);
+      else if (alias_of(n, o, ALIAS_VIEW, &a) || alias_of(n, o, ALIAS_UPDATE, &a)) join(m, v, n->inputs[a.input]);
+      else if (n->op == &op_AllGather && n->phase == PHASE_MICRO) join(m, v, n->inputs[0]);
+    }
+  }
+  for (size_t i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i]->n_inputs; k++)
+      if (g->nodes[i]->inputs[k]) m->last[find_root(m, g->nodes[i]->inputs[k])->id] = (uint32_t)i;
+  // Readable after the step: what optimizers were given, and the reports.
+  Value *const reports[] = {g->loss_report, g->norm_report, g->inverse_count};
+  for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) keep_to_the_end(m, reports[i]);
+  for (size_t i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i]->op->flags & OP_OPTIMIZER) keep_to_the_end(m, g->nodes[i]->inputs[1]);
+}
+
+// ---- Buffers ------------------------------------------------------------------------------------------------------------------
+
+static Category category_of(const Graph *g, const Value *v, uint32_t last) {
+  switch (v->role) {
+  case ROLE_PARAM: case ROLE_MASTER: return CATEGORY_PARAMS;
+  case ROLE_STATE: return CATEGORY_STATE;
+  case ROLE_PARTIAL: return CATEGORY_PARTIAL;
+  case ROLE_INPUT: return CATEGORY_INPUTS;
+  case ROLE_CONST: return CATEGORY_CONSTS;
+  case ROLE_CONTROL: return CATEGORY_CONTROL;
+  case ROLE_GRAD:
+    if (v->bucket < 0) return CATEGORY_ACTIVATIONS;
+    return last < g->n_nodes && g->nodes[last]->phase == PHASE_UPDATE ? CATEGORY_GRADS : CATEGORY_BUCKETS;
+  default: return CATEGORY_ACTIVATIONS;
+  }
+}
+
+static int32_t add_buffer(Memory *m, Buffer b) {
+  ARENA_PUSH(m->graph->arena, m->graph->buffers, m->graph->n_buffers, m->capacity, b);
+  return (int32_t)m->graph->n_buffers - 1;
+}
+
+static bool lives_on(const Value *v) {   // from step to step or from init
+  return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_MASTER || v->role == ROLE_CONST ||
+         v->role == ROLE_CONTROL || (v->producer && v->producer->phase == PHASE_INIT);
+}
+
+static void new_buffer(Memory *m, Value *v, uint32_t first) {
+  Graph *g = m->graph;
+  uint32_t last = m->last[find_root(m, v)->id];
+  bool shared = m->ranks > 1 && v->role == ROLE_PARAM && v->placement[0].kind == PLACED_FLAT;
+  int64_t bytes = value_bytes(v);
+  Buffer b = {.name = v->name, .scope = shared ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
+              .persistent = lives_on(v), .first = first, .last = last == NO_NODE || last < first ? first : last};
+  b.category = category_of(g, v, b.last);
+  v->loc = (Location){add_buffer(m, b), 0, shared ? bytes : 0};
+}
+
+// A gradient and the chain of views that it is can be produced where its bucket has room for it.
+static void pin_into_bucket(Memory *m, const Node *pack, int input) {
+  Alias a;
+  Value *v = pack->inputs[input];
+  if (!pack->op->alias || !pack->op->alias(pack, 0, input, &a) || a.kind != ALIAS_PART) return;
+  for (int k = 0; k < input; k++)
+    if (pack->inputs[k] == v) return;
+  int64_t bytes = value_bytes(v);
+  for (Value *at = v;;) {
+    Node *p = at->producer;
+    Alias view;
+    if (!p || p->phase != PHASE_MICRO || m->pinned[at->id] || at->role == ROLE_CONST || at->carry) return;
+    if (alias_of(p, at->output_index, ALIAS_UPDATE, &view)) return;
+    if (!alias_of(p, at->output_index, ALIAS_VIEW, &view)) break;
+    if (view.offset_bytes || view.rank_relative || value_bytes(p->inputs[view.input]) != bytes) return;
+    at = p->inputs[view.input];
+  }
+  Value *root = find_root(m, v);
+  if (m->pinned[root->id] || value_bytes(root) != bytes) return;
+  m->pinned[root->id] = true;
+  root->loc = (Location){pack->outputs[0]->loc.buffer, a.offset_bytes, 0};
+  Buffer *b = &m->graph->buffers[root->loc.buffer];
+  if (root->producer->id < b->first) b->first = root->producer->id;
+  if (m->last[root->id] != NO_NODE && m->last[root->id] > b->last) b->last = m->last[root->id];
+}
+
+static void pin_gradients(Memory *m) {
+  Graph *g = m->graph;
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    Node *n = g->nodes[i];
+    if (n->op != &op_Pack) continue;
+    Value *root = find_root(m, n->outputs[0]);
+    assert(root == n->outputs[0]);
+    new_buffer(m, root, n->id);
+    m->pinned[root->id] = true;
+    for (int k = 0; k < n->n_inputs; k++) pin_into_bucket(m, n, k);
+  }
+}
+
+// May output `o` overwrite an input that nobody reads later?
+static bool place_over_input(Memory *m, const Node *n, int o) {
+  Graph *g = m->graph;
+  Value *v = n->outputs[o];
+  for (int i = 0; n->op->alias && i < n->n_inputs; i++) {
+    Value *in = n->inputs[i];
+    Alias a;
+    if (!in || in->loc.buffer < 0 || !n->op->alias(n, o, i, &a) || a.kind != ALIAS_INPLACE) continue;
+    Buffer *b = &g->buffers[in->loc.buffer];
+    if (b->persistent || b->scope != SCOPE_RANK || b->category == CATEGORY_INPUTS) continue;
+    if (a.rank_relative) {       // the rank's own part of the input: only where the input lives on anyway
+      if (n->phase != PHASE_UPDATE || in->loc.offset_bytes) continue;
+      v->loc = (Location){in->loc.buffer, 0, value_bytes(v)};
+    } else {
+      if (in->loc.offset_bytes || in->loc.rank_stride_bytes || value_bytes(in) != b->bytes || value_bytes(v) != b->bytes) continue;
+      if (b->last > n->id) continue;
+      bool taken = false;        // by an earlier output of this node
+      for (int k = 0; k < o; k++) taken |= n->outputs[k] && n->outputs[k]->loc.buffer == in->loc.buffer;
+      if (taken) continue;
+      v->loc = (Location){in->loc.buffer, 0, 0};
+      b->category = category_of(g, v, m->last[find_root(m, v)->id]);
+    }
+    uint32_t last = m->last[find_root(m, v)->id];
+    if (last != NO_NODE && last > b->last) b->last = last;
+    return true;
+  }
+  return false;
+}
+
+static void place_output(Memory *m, Node *n, int o) {
+  Value *v = n->outputs[o];
+  Alias a;
+  if (!v || (m->pinned[v->id] && v->loc.buffer >= 0)) return;
+  if (v->carry) {
+    v->loc = v->carry->loc;
+  } else if (n->op == &op_AllGather && n->phase == PHASE_MICRO) {
+    v->loc = (Location){n->inputs[0]->loc.buffer, 0, 0};
+    n->guard = GUARD_READ_BEGIN;
+    n->region = v->loc.buffer;
+  } else if (alias_of(n, o, ALIAS_VIEW, &a)) {
+    const Location *in = &n->inputs[a.input]->loc;
+    v->loc = (Location){in->buffer, in->offset_bytes + a.offset_bytes, in->rank_stride_bytes + (a.rank_relative ? value_bytes(v) : 0)};
+  } else if (alias_of(n, o, ALIAS_UPDATE, &a)) {
+    v->loc = n->inputs[a.input]->loc;
+  } else if (!place_over_input(m, n, o)) {
+    new_buffer(m, v, n->id);
+  }
+}
+
+static bool writes_region(const Graph *g, const Node *n, int32_t *region) {
+  for (int o = 0; o < n->n_outputs; o++) {
+    const Value *v = n->outputs[o];
+    if (!v || v->loc.buffer < 0 || g->buffers[v->loc.buffer].scope != SCOPE_PROCESS || v->role != ROLE_PARAM) continue;
+    *region = v->loc.buffer;
+    return true;
+  }
+  return false;
+}
+
+static Status place_temporaries(Memory *m, Node *n, Isa isa) {
+  if (!n->op->workspace || !kernel_uses_cpu(n, isa)) return STATUS_OK;
+  KernelPrepare p = {.node = n, .isa = isa};
+  TRY(n->op->workspace(&p));
+  Buffer b = {.name = n->name, .scope = SCOPE_RANK, .first = n->id, .last = n->id};
+  if (p.workspace_bytes) {
+    b.category = CATEGORY_WORKSPACE;
+    b.bytes = p.workspace_bytes;
+    n->workspace = add_buffer(m, b);
+  }
+  if (p.scratch_bytes) {
+    b.category = CATEGORY_SCRATCH;
+    b.bytes = p.scratch_bytes;
+    n->scratch = add_buffer(m, b);
+  }
+  return STATUS_OK;
+}
+
+// Values without producer: fed before the micro phase, written by the executor, or copied in at start.
+static void place_sources(Memory *m) {
+  Graph *g = m->graph;
+  for (size_t i = 0; i < g->n_values; i++) {
+    Value *v = g->values[i];
+    if (!v->producer && v->loc.buffer < 0) new_buffer(m, v, v->role == ROLE_INPUT ? m->micro_first : 0);
+  }
+}
+
+Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
+  Arena *arena = graph->arena;
+  Memory m = {.graph = graph, .ranks = graph->mesh.n_axes ? graph->mesh.axes[0].size : 1};
+  m.roots = ARENA_ARRAY(arena, Value *, graph->n_values);
+  m.last = ARENA_ARRAY(arena, uint32_t, graph->n_values);
+  m.pinned = ARENA_ARRAY(arena, bool, graph->n_values);
+  for (size_t i = 0; i < graph->n_values; i++) {
+    m.last[i] = NO_NODE;
+    graph->values[i]->loc = (Location){-1, 0, 0};
+  }
+  graph->buffers = NULL;
+  graph->n_buffers = 0;
+  while (m.micro_first < graph->n_nodes && graph->nodes[m.micro_first]->phase == PHASE_INIT) m.micro_first++;
+  find_structure(&m);
+  place_sources(&m);
+  pin_gradients(&m);
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    Node *n = graph->nodes[i];
+    n->guard = GUARD_NONE;
+    n->region = n->workspace = n->scratch = -1;
+    for (int o = 0; o < n->n_outputs; o++) place_output(&m, n, o);
+    if (n->op == &op_Release) {
+      n->guard = GUARD_READ_END;
+      n->region = n->inputs[0]->loc.buffer;
+    } else if (n->guard == GUARD_NONE && writes_region(graph, n, &n->region)) {
+      n->guard = GUARD_WRITE;
+    }
+    TRY(place_temporaries(&m, n, options->isa));
+  }
+  return memory_offsets(graph);
+}
