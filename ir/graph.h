@@ -102,7 +102,7 @@ struct Value {
   Layout layout;
   Node *producer;              // NULL for inputs, control values, carried values and initializers
   int output_index;            // of producer
-  const Weight *weight;        // PARAM, CONST, STATE: initial bytes; NULL when there are none
+  const Weight *weight;        // PARAM, CONST, STATE: initial bytes, of the same shape; NULL when there are none
   Value *of;                   // GRAD, STATE, MASTER: the parameter it belongs to
   Value *carry;                // this value becomes `carry` for the next step (update) or micro-batch (micro); NULL: it does not
   int32_t bucket;              // bucket that it is the flat form of (whole or shard); -1: none
@@ -260,7 +260,10 @@ MUST_USE Status graph_sort(Graph *graph, Node **nodes, size_t n_nodes);
 // Deep copy into `arena` (weights stay borrowed).
 Graph *graph_clone(const Graph *graph, Arena *arena);
 
-static inline const Weight *value_const(const Value *v) { return v && v->role == ROLE_CONST ? v->weight : NULL; }
+// The bytes of a constant; NULL when it is none or only the place of its bytes is known (a graph read from text).
+static inline const Weight *value_const(const Value *v) {
+  return v && v->role == ROLE_CONST && v->weight && v->weight->bytes ? v->weight : NULL;
+}
 static inline int64_t value_bytes(const Value *v) { return type_bytes(&v->type); }
 static inline int mesh_ranks(const Mesh *mesh) {
   int n = 1;

@@ -74,6 +74,7 @@ size_t meta_of_value(const Graph *graph, const Value *v, Arena *arena, MetaPair 
   bool frozen = v->role == ROLE_PARAM && !v->trainable;
   if (v->role != meta_default_role(v)) put(&p, "role", frozen ? "frozen" : role_name(v->role));
   if (v->trainable && v->role != ROLE_PARAM) put(&p, "trainable", "true");
+  if (v->weight && v->weight->type.dtype != v->type.dtype) put(&p, "dtype", dtype_name(v->type.dtype));
   put(&p, "placement", placement_text(graph, v, arena));
   if (v->tier != TIER_DEVICE) put(&p, "tier", tier_name(v->tier));
   if (v->layout != LAYOUT_PLAIN) put(&p, "layout", layout_name(v->layout));
@@ -308,6 +309,9 @@ Status meta_set_value(MetaReader *r, Value *v, const char *key, const char *text
     if (v->role == ROLE_PARAM) v->trainable = true;
   } else if (!strcmp(key, "trainable")) {
     TRY(read_bool(v->name, key, text, &v->trainable));
+  } else if (!strcmp(key, "dtype")) {
+    if (dtype_from_name(text) == DTYPE_NONE) return bad(v->name, key, text, "no element type");
+    v->type.dtype = dtype_from_name(text);
   } else if (!strcmp(key, "tier")) {
     TRY(read_enum(v->name, key, text, (EnumName)tier_name, TIER_COUNT, &e));
     v->tier = (Tier)e;
