@@ -11,6 +11,8 @@ static int64_t sent_bytes(const Node *n, int parts) {
   return 2 * (parts - 1) * value_bytes(n->inputs[0]) / parts;
 }
 
+static const char *axis_name(const Graph *g, int64_t axis) { return axis >= 0 && axis < g->mesh.n_axes ? g->mesh.axes[axis].name : "?"; }
+
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   LedgerEntry *entries = NULL;
   size_t n_entries = 0, capacity = 0;
@@ -20,7 +22,7 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
     const char *kind = attr_string(n, "kind");
     bool own_kind = kind && (!strcmp(kind, "control") || !strcmp(kind, "frozen"));
     int64_t bytes = sent_bytes(n, (int)attr_int(n, "parts"));
-    LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = own_kind ? kind : n->op->name, .axis = attr_string(n, "axis"), .bytes = bytes,
+    LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = own_kind ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
                      .times = n->phase == PHASE_MICRO ? program->recipe.micro_per_rank : 1,
                      .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->outputs[0]->type.dtype,
                      .accumulator = strcmp(n->op->name, "AllGather") ? n->outputs[0]->type.dtype : DTYPE_NONE,

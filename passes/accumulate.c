@@ -70,7 +70,7 @@ Status pass_accumulate(Graph *graph, const CompileOptions *options) {
     Node *n = old[i];
     for (int j = 0; j < n->n_inputs; j++) {
       Value *v = n->inputs[j];
-      if (!v || !v->producer || v->producer->phase != PHASE_MICRO) continue;
+      if (!v || !v->producer || v->producer->phase != PHASE_MICRO || v->producer->op == &op_TreeAccumulate) continue;
       Value *sum = emit_tree(&e, v, k, v->name);   // once per value: later users are rewired here
       TRY(e.status);
       for (size_t later = i; later < n_old; later++)

@@ -23,7 +23,7 @@ Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char
 Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause) {
   l->emit.cause = cause;
   l->emit.cause.pass = "insert_collectives";
-  return emit(&l->emit, op, INPUTS(x), ATTRS(A_STRING("axis", "dp"), A_INT("parts", l->ranks), A_INT("bucket", bucket), A_STRING("kind", kind)));
+  return emit(&l->emit, op, INPUTS(x), ATTRS(A_INT("axis", 0), A_INT("parts", l->ranks), A_INT("bucket", bucket), A_STRING("kind", kind)));
 }
 
 // ---- What the graph says before it is rewritten -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ static void release_after(Lower *l, size_t i, const Node *n) {
     lb->released[n->backward] = true;
     l->emit.backward = n->backward;
     l->emit.cause = (Cause){.param = root->name, .node = n->origin ? n->origin : n->name, .pass = "insert_collectives"};
-    emit_node(&l->emit, &op_Release, &lb->whole[n->backward], 1, 0, NULL, ATTRS(A_STRING("axis", "dp"), A_INT("bucket", b)));
+    emit_node(&l->emit, &op_Release, &lb->whole[n->backward], 1, 0, NULL, ATTRS(A_INT("axis", 0), A_INT("bucket", b)));
   }
 }
 
