@@ -89,9 +89,15 @@ void team_abort(Team *team, int rank, const char *what) {
   event_signal(&team->view_event, &team->view_sleepers);
 }
 
-static Status abort_status(Team *team, int rank) {
+int team_abort_rank(Team *team) {
+  if (!team_aborted(team)) return -1;
   while (atomic_load(&team->abort_state) == 1) sched_yield();   // the first caller is copying its text; it waits for nothing
-  Status s = status_fail(STATUS_RANK, NULL, "stopped because rank %d failed: %s", team->abort_rank, team->abort_text);
+  return team->abort_rank;
+}
+
+static Status abort_status(Team *team, int rank) {
+  int first = team_abort_rank(team);
+  Status s = status_fail(STATUS_RANK, NULL, "stopped because rank %d failed: %s", first, team->abort_text);
   s->rank = rank;
   return s;
 }

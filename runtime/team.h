@@ -70,6 +70,8 @@ MUST_USE Status team_read_end(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_begin(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_end(Team *team, int rank, int32_t region);
 
+int team_abort_rank(Team *team);    // the rank of the first team_abort; -1: none
+
 extern const CommOps comm_local_ops;
 
 #endif

@@ -1,0 +1,301 @@
+// Life of an executor: rank threads that follow commands, and the step loop. One command at a time; the caller's thread waits for all ranks.
+#include <inttypes.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "executor_state.h"
+
+static const int64_t default_deadline_ns = 600 * INT64_C(1000000000);
+
+// ---- One rank -----------------------------------------------------------------------------------------------------------------
+
+// Says where an error happened: the node unless the kernel named one, rank and step.
+static Status step_error(RankState *r, const Step *step, Status status) {
+  const Node *n = step->context.node;
+  if (!status->node) status->node = strdup(n->origin ? n->origin : n->name);
+  return status_context(status, "%s", n->op->name);
+}
+
+static Status run_step(RankState *r, const Step *step) {
+  const Node *n = step->context.node;
+  Comm *comm = r->comm;
+  switch (n->guard) {
+  case GUARD_NONE: return step->run ? step->run(&step->context) : NULL;
+  case GUARD_READ_BEGIN:
+    comm->sent_bytes += step->view_bytes;
+    return comm->ops->read_begin(comm, n->region);
+  case GUARD_READ_END:
+    if (step->run) TRY(step->run(&step->context));
+    return comm->ops->read_end(comm, n->region);
+  case GUARD_WRITE:
+    TRY(comm->ops->write_begin(comm, n->region));
+    if (step->run) TRY(step->run(&step->context));
+    return comm->ops->write_end(comm, n->region);
+  case GUARD_COUNT: break;
+  }
+  FAIL(MALFORMED, n->name, "guard %d does not exist", (int)n->guard);
+}
+
+static Status run_phase(RankState *r, Phase phase) {
+  const Step *steps = r->program.steps[phase];
+  for (size_t i = 0; i < r->program.n_steps[phase]; i++) {
+    Status status = run_step(r, &steps[i]);
+    if (status) return step_error(r, &steps[i], status);
+  }
+  return NULL;
+}
+
+static double learning_rate(const Executor *e, int64_t step) {
+  if (!e->options.n_lr) return e->graph->recipe.lr;
+  return e->lr_list[step < e->options.n_lr ? step : e->options.n_lr - 1];
+}
+
+static Status run_micro(RankState *r, int64_t j) {
+  Executor *e = r->executor;
+  int64_t k = r->clock.micro_per_rank;
+  r->clock.micro = j;
+  r->clock.global_micro = e->graph->recipe.reduce == REDUCE_MICRO ? j * e->n_ranks + r->rank : r->rank * k + j;
+  if (r->program.micro) *r->program.micro = j;
+  if (r->program.n_inputs) {
+    if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", r->program.n_inputs);
+    int64_t batch = r->clock.step * k * e->n_ranks + r->clock.global_micro;
+    TRY(status_context(e->feed.fill(e->feed.self, batch, r->program.inputs, r->program.n_inputs), "batch %" PRId64, batch));
+  }
+  return run_phase(r, PHASE_MICRO);
+}
+
+static void count_bytes(int64_t now, int64_t before, int64_t *largest) {
+  if (now - before > *largest) *largest = now - before;
+}
+
+static Status run_training_step(RankState *r) {
+  Executor *e = r->executor;
+  Comm before = *r->comm;
+  r->clock.step = e->next_step;
+  if (e->options.fault_rank == r->rank && e->options.fault_step == r->clock.step) FAIL(RANK, NULL, "the failure that --fault asked for");
+  if (r->program.lr) *r->program.lr = learning_rate(e, r->clock.step);
+  if (r->program.step) *r->program.step = r->clock.step + 1;
+  for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
+  TRY(run_phase(r, PHASE_UPDATE));
+  count_bytes(r->comm->sent_bytes, before.sent_bytes, &r->sent_bytes);
+  count_bytes(r->comm->copied_bytes, before.copied_bytes, &r->copied_bytes);
+  count_bytes(r->comm->wire_bytes, before.wire_bytes, &r->wire_bytes);
+  return NULL;
+}
+
+static Status place_rank(RankState *r) {
+  Executor *e = r->executor;
+  arena_memory_populate(&r->memory, 0, 1);
+  arena_memory_populate(&e->process_memory, r->rank, e->n_ranks);
+  TRY(r->comm->ops->barrier(r->comm));           // a page that another rank populates later would be zeroed under our constants
+  return step_program_place(&r->program, e->graph, r->rank, &r->memory, &e->process_memory);
+}
+
+static Status obey(RankState *r, Command command) {
+  Executor *e = r->executor;
+  switch (command) {
+  case COMMAND_PREPARE: return step_program_prepare(e->graph, r->arena, e->isa, &r->clock, r->comm, e->weights, &r->program);
+  case COMMAND_PLACE: return place_rank(r);
+  case COMMAND_INIT:
+    TRY(r->comm->ops->barrier(r->comm));         // PROCESS constants are written by rank 0
+    return run_phase(r, PHASE_INIT);
+  case COMMAND_STEP: return run_training_step(r);
+  case COMMAND_NONE:
+  case COMMAND_QUIT: break;
+  }
+  return NULL;
+}
+
+// The first failing rank stops the team; the others then fail with the team's text, which says nothing new.
+static void take_status(RankState *r, Status status) {
+  r->status = status;
+  if (!status) return;
+  if (status->rank < 0) status->rank = r->rank;
+  char text[512];
+  team_abort(r->executor->team, r->rank, status_text(status, text, sizeof text));
+}
+
+static void *rank_main(void *self) {
+  RankState *r = self;
+  Executor *e = r->executor;
+  omp_set_num_threads(1);                        // this thread's own: the matrix library runs every primitive on it alone
+  uint64_t seen = 0;
+  for (;;) {
+    pthread_mutex_lock(&e->mutex);
+    while (e->command_number == seen) pthread_cond_wait(&e->go, &e->mutex);
+    seen = e->command_number;
+    Command command = e->command;
+    pthread_mutex_unlock(&e->mutex);
+    if (command == COMMAND_QUIT) return NULL;
+    take_status(r, obey(r, command));
+    pthread_mutex_lock(&e->mutex);
+    if (++e->n_done == e->n_ranks) pthread_cond_signal(&e->done);
+    pthread_mutex_unlock(&e->mutex);
+  }
+}
+
+// ---- The caller's side --------------------------------------------------------------------------------------------------------
+
+static void post(Executor *e, Command command) {
+  pthread_mutex_lock(&e->mutex);
+  e->command = command;
+  e->command_number++;
+  e->n_done = 0;
+  pthread_cond_broadcast(&e->go);
+  pthread_mutex_unlock(&e->mutex);
+}
+
+// The error of the rank that failed first; all others are ended. Every rank is idle.
+static Status first_status(Executor *e) {
+  int first = team_abort_rank(e->team);
+  Status status = NULL;
+  for (int r = 0; r < e->n_ranks; r++) {
+    Status s = e->ranks[r].status;
+    e->ranks[r].status = NULL;
+    if (r == first) status = s;
+    else status_free(s);
+  }
+  return status;
+}
+
+static Status command_all(Executor *e, Command command) {
+  post(e, command);
+  pthread_mutex_lock(&e->mutex);
+  while (e->n_done < e->n_ranks) pthread_cond_wait(&e->done, &e->mutex);   // ends: every wait inside a rank has a deadline
+  pthread_mutex_unlock(&e->mutex);
+  if (!team_aborted(e->team)) return NULL;
+  e->failed = true;
+  Status status = first_status(e);
+  int rank = status->rank;
+  if (command == COMMAND_STEP) return status_context(status, "rank %d, step %" PRId64, rank, e->next_step);
+  return status_context(status, "rank %d, at start", rank);
+}
+
+static Status check_target(const Graph *g, Isa *isa) {
+  const Recipe *recipe = &g->recipe;
+  if (!(g->facts & FACT_PLANNED)) FAIL(USAGE, NULL, "graph '%s' is no finished plan", g->name);
+  if (recipe->processes != 1) FAIL(UNSUPPORTED, NULL, "the plan is for %d processes; this runtime runs plans for one", recipe->processes);
+  if (mesh_ranks(&g->mesh) != recipe->ranks_per_process || recipe->ranks_per_process < 1)
+    FAIL(MALFORMED, NULL, "the plan has a mesh of %d ranks and %d ranks in its process", mesh_ranks(&g->mesh), recipe->ranks_per_process);
+  if (recipe->micro_per_rank < 1) FAIL(MALFORMED, NULL, "the plan has %" PRId64 " micro-batches per rank", recipe->micro_per_rank);
+  if (!recipe->isa || !isa_from_name(recipe->isa, isa)) FAIL(MALFORMED, NULL, "the plan is for instruction set '%s'", recipe->isa ? recipe->isa : "");
+  if (!isa_available(*isa))
+    FAIL(UNSUPPORTED, NULL, "the plan is for %s, which this processor does not have; compile it with --isa %s", recipe->isa, isa_name(isa_best()));
+  return NULL;
+}
+
+static Status start_threads(Executor *e) {
+  for (int r = 0; r < e->n_ranks; r++) {
+    RankState *rank = &e->ranks[r];
+    rank->executor = e;
+    rank->rank = r;
+    rank->comm = team_comm(e->team, r);
+    rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
+    rank->arena = arena_create(0);
+    if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);
+    int error = pthread_create(&rank->thread, NULL, rank_main, rank);
+    if (error) FAIL(RESOURCE, NULL, "no thread for rank %d of %d: %s", r, e->n_ranks, strerror(error));
+    e->n_threads++;
+  }
+  return NULL;
+}
+
+static Status create_memory(Executor *e) {
+  int64_t rank_bytes = arena_planned_bytes(e->graph, SCOPE_RANK), process_bytes = arena_planned_bytes(e->graph, SCOPE_PROCESS);
+  e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
+  process_peak_reset();
+  e->memory.rss_before_arena_bytes = process_resident_bytes();
+  TRY(arena_memory_create(process_bytes, &e->process_memory));
+  for (int r = 0; r < e->n_ranks; r++) TRY(arena_memory_create(rank_bytes, &e->ranks[r].memory));
+  return NULL;
+}
+
+static Status start(Executor *e) {
+  const ExecutorOptions *o = &e->options;
+  if (o->n_lr > 0) {
+    e->lr_list = malloc((size_t)o->n_lr * sizeof *e->lr_list);
+    if (!e->lr_list) FAIL(RESOURCE, NULL, "no memory for %" PRId64 " learning rates", o->n_lr);
+    memcpy(e->lr_list, o->lr_list, (size_t)o->n_lr * sizeof *e->lr_list);
+  }
+  e->n_ranks = e->graph->recipe.ranks_per_process;
+  e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
+  if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
+  TRY(team_create(e->n_ranks, (int)e->graph->n_buffers, o->deadline_ns > 0 ? o->deadline_ns : default_deadline_ns, &e->team));
+  TRY(start_threads(e));
+  TRY(command_all(e, COMMAND_PREPARE));
+  TRY(create_memory(e));
+  TRY(command_all(e, COMMAND_PLACE));
+  return command_all(e, COMMAND_INIT);
+}
+
+Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out) {
+  Isa isa;
+  if (plan->n_programs != 1) FAIL(UNSUPPORTED, NULL, "the plan has %d programs; this runtime runs plans without a pipeline axis", plan->n_programs);
+  const Graph *graph = plan->programs[0];
+  TRY(check_target(graph, &isa));
+  TRY(step_program_check(graph));
+  Executor *e = calloc(1, sizeof *e);
+  if (!e) FAIL(RESOURCE, NULL, "no memory for an executor");
+  e->graph = graph;
+  e->weights = weights;
+  e->has_feed = feed != NULL;
+  if (feed) e->feed = *feed;
+  e->options = *options;
+  e->isa = isa;
+  e->next_step = options->first_step;
+  pthread_mutex_init(&e->mutex, NULL);
+  pthread_cond_init(&e->go, NULL);
+  pthread_cond_init(&e->done, NULL);
+  Status status = start(e);
+  if (status) {
+    executor_destroy(e);
+    return status;
+  }
+  *out = e;
+  return NULL;
+}
+
+void executor_destroy(Executor *e) {
+  if (!e) return;
+  if (e->n_threads) post(e, COMMAND_QUIT);
+  for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
+  for (int r = 0; e->ranks && r < e->n_ranks; r++) {
+    step_program_finish(&e->ranks[r].program);
+    arena_memory_destroy(&e->ranks[r].memory);
+    arena_destroy(e->ranks[r].arena);
+    status_free(e->ranks[r].status);
+  }
+  arena_memory_destroy(&e->process_memory);
+  team_destroy(e->team);
+  pthread_cond_destroy(&e->done);
+  pthread_cond_destroy(&e->go);
+  pthread_mutex_destroy(&e->mutex);
+  free(e->ranks);
+  free(e->lr_list);
+  free(e);
+}
+
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self) {
+  if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
+  for (int64_t i = 0; i < steps; i++) {
+    double start_ms = now_ms();
+    TRY(command_all(e, COMMAND_STEP));
+    const StepProgram *first = &e->ranks[0].program;
+    StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = now_ms() - start_ms};
+    e->next_step++;
+    bool go_on = !on_step || on_step(self, &result);
+    if (!isfinite(result.loss)) FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %g; parameters may be spoilt", result.step, result.loss);
+    if (!go_on) break;
+  }
+  return NULL;
+}

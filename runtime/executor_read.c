@@ -1,0 +1,134 @@
+// What lies where after some steps: whole parameters, gradients and states collected from their shards, hashes, memory and bytes.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "executor_state.h"
+
+static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out_bucket, int *out_slot) {
+  for (size_t b = 0; b < g->n_buckets; b++)
+    for (int i = 0; i < g->buckets[b].n_params; i++)
+      if (!strcmp(g->buckets[b].params[i], param)) {
+        *out_bucket = (int)b;
+        *out_slot = i;
+        return &g->buckets[b];
+      }
+  return NULL;
+}
+
+static char *address(const Executor *e, const Value *v, int rank) { return value_address(e->graph, v, rank, &e->ranks[rank].memory, &e->process_memory); }
+
+// Elements [start, start + n) of a bucket's flat value, wherever its shards lie.
+static void collect(const Executor *e, const Bucket *bucket, const Value *flat, int64_t start, int64_t n, void *out) {
+  int64_t width = dtype_bytes(flat->type.dtype), shard = flat->placement[0].kind == PLACED_FLAT ? bucket->shard_elems : bucket->elems;
+  for (int64_t at = start; at < start + n;) {
+    int64_t rank = at / shard, inside = at % shard, m = shard - inside;
+    if (m > start + n - at) m = start + n - at;
+    memcpy((char *)out + (at - start) * width, address(e, flat, (int)rank) + inside * width, (size_t)(m * width));
+    at += m;
+  }
+}
+
+static Status find_flat(const Executor *e, int bucket, const Bucket *b, const char *what, const char *param, const Value **out) {
+  char name[256];
+  snprintf(name, sizeof name, "bucket.%d.%s", bucket, what);
+  const Value *v = graph_find_value(e->graph, name);
+  if (!v || v->loc.buffer < 0 || v->bucket != bucket) FAIL(USAGE, param, "the plan holds no '%s' of it", what);
+  int64_t want = v->placement[0].kind == PLACED_FLAT ? b->shard_elems : b->elems;
+  if (type_elems(&v->type) != want || (v->placement[0].kind != PLACED_FLAT && v->placement[0].kind != PLACED_WHOLE))
+    FAIL(MALFORMED, v->name, "%" PRId64 " elements for %" PRId64 " of its bucket", type_elems(&v->type), want);
+  *out = v;
+  return NULL;
+}
+
+// The kept gradient is that of the sum; what everybody calls the gradient is of the mean.
+static Status scale_gradient(const Executor *e, Dtype dtype, void *data, int64_t elems) {
+  const Value *inverse = e->graph->inverse_count;
+  if (!inverse || inverse->loc.buffer < 0 || inverse->type.dtype != DTYPE_F64) FAIL(USAGE, NULL, "the plan keeps no count to divide gradients by");
+  double scale = *(const double *)address(e, inverse, 0);
+  for (int64_t i = 0; i < elems; i++) element_write(data, dtype, i, element_read(data, dtype, i) * scale);
+  return NULL;
+}
+
+Status executor_read(Executor *e, const char *param, const char *which, void *out) {
+  int b, slot;
+  const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
+  if (!bucket) FAIL(USAGE, param, "the plan has no parameter of this name");
+  const Value *flat;
+  TRY(find_flat(e, b, bucket, which ? which : "param", param, &flat));
+  int64_t elems = type_elems(&bucket->types[slot]);
+  if (bucket->starts[slot] < 0 || bucket->starts[slot] + elems > bucket->elems) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
+  collect(e, bucket, flat, bucket->starts[slot], elems, out);
+  if (which && !strcmp(which, "grad")) TRY(scale_gradient(e, flat->type.dtype, out, elems));
+  return NULL;
+}
+
+// ---- Hash of all parameters ---------------------------------------------------------------------------------------------------
+
+typedef struct NamedParam { const char *name; int64_t bytes; } NamedParam;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const NamedParam *)a)->name, ((const NamedParam *)b)->name); }
+
+static Status hash_params(Executor *e, const NamedParam *params, size_t n, XXH3_state_t *state) {
+  for (size_t i = 0; i < n; i++) {
+    char *bytes = malloc((size_t)params[i].bytes + 1);
+    if (!bytes) FAIL(RESOURCE, params[i].name, "no memory for %" PRId64 " bytes of it", params[i].bytes);
+    Status status = executor_read(e, params[i].name, NULL, bytes);
+    if (!status) {
+      XXH3_128bits_update(state, params[i].name, strlen(params[i].name) + 1);
+      XXH3_128bits_update(state, bytes, (size_t)params[i].bytes);
+    }
+    free(bytes);
+    TRY(status);
+  }
+  return NULL;
+}
+
+Status executor_params_hash(Executor *e, char out[33]) {
+  const Graph *g = e->graph;
+  size_t n = 0, i = 0;
+  for (size_t b = 0; b < g->n_buckets; b++) n += (size_t)g->buckets[b].n_params;
+  NamedParam *params = malloc((n + 1) * sizeof *params);
+  XXH3_state_t *state = XXH3_createState();
+  Status status = NULL;
+  if (!params || !state) status = status_fail(STATUS_RESOURCE, NULL, "no memory to hash %zu parameters", n);
+  for (size_t b = 0; !status && b < g->n_buckets; b++)
+    for (int k = 0; k < g->buckets[b].n_params; k++) params[i++] = (NamedParam){g->buckets[b].params[k], type_bytes(&g->buckets[b].types[k])};
+  if (!status) {
+    qsort(params, n, sizeof *params, by_name);
+    XXH3_128bits_reset(state);
+    status = hash_params(e, params, n, state);
+  }
+  if (!status) {
+    XXH128_hash_t h = XXH3_128bits_digest(state);
+    snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+  }
+  XXH3_freeState(state);
+  free(params);
+  return status;
+}
+
+// ---- Numbers ------------------------------------------------------------------------------------------------------------------
+
+MemoryUse executor_memory(const Executor *e) {
+  MemoryUse use = e->memory;
+  use.arena_measured_bytes = arena_memory_resident(&e->process_memory);
+  for (int r = 0; r < e->n_ranks; r++) use.arena_measured_bytes += arena_memory_resident(&e->ranks[r].memory);
+  use.rss_peak_bytes = process_peak_bytes();
+  return use;
+}
+
+static int64_t largest(const Executor *e, size_t field) {
+  int64_t most = 0;
+  for (int r = 0; r < e->n_ranks; r++) {
+    int64_t bytes = *(const int64_t *)((const char *)&e->ranks[r] + field);
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+int64_t executor_sent_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, sent_bytes)); }
+int64_t executor_copied_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, copied_bytes)); }
+int64_t executor_wire_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, wire_bytes)); }

@@ -1,0 +1,49 @@
+// The inside of an Executor, shared by executor.c (life and steps) and executor_read.c (what lies where afterwards).
+#ifndef TESSERA_EXECUTOR_STATE_H
+#define TESSERA_EXECUTOR_STATE_H
+
+#include <pthread.h>
+
+#include "executor.h"
+#include "step_program.h"
+#include "team.h"
+
+typedef struct RankState {
+  Executor *executor;
+  int rank;
+  pthread_t thread;
+  Comm *comm;                        // the team's
+  Arena *arena;                      // of `program`
+  StepProgram program;
+  ArenaMemory memory;
+  RunClock clock;                    // kernels see it
+  Status status;                     // of the last command
+  int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
+} RankState;
+
+typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_INIT, COMMAND_STEP, COMMAND_QUIT } Command;
+
+struct Executor {
+  const Graph *graph;
+  const WeightSource *weights;
+  DataFeed feed;
+  bool has_feed;
+  ExecutorOptions options;           // lr_list copied
+  double *lr_list;
+  Isa isa;
+  int n_ranks, n_threads;            // n_threads: started
+  Team *team;
+  RankState *ranks;
+  ArenaMemory process_memory;
+  MemoryUse memory;
+  int64_t next_step;
+  bool failed;                       // the ranks are no longer in step: nothing runs any more
+
+  pthread_mutex_t mutex;             // guards the four below
+  pthread_cond_t go, done;
+  Command command;
+  uint64_t command_number;
+  int n_done;
+};
+
+#endif

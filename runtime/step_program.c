@@ -1,0 +1,235 @@
+#include "step_program.h"
+
+#include <string.h>
+
+#include "../ir/plan.h"
+
+// ---- Addresses ----------------------------------------------------------------------------------------------------------------
+
+void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
+  const Location *loc = &value->loc;
+  const Buffer *buffer = &graph->buffers[loc->buffer];
+  const ArenaMemory *memory = buffer->scope == SCOPE_PROCESS ? process_memory : rank_memory;
+  return memory->base + buffer->offset_bytes + loc->offset_bytes + rank * loc->rank_stride_bytes;
+}
+
+int64_t arena_planned_bytes(const Graph *graph, Scope scope) {
+  int64_t end = 0;
+  for (size_t b = 0; b < graph->n_buffers; b++) {
+    const Buffer *buffer = &graph->buffers[b];
+    if (buffer->scope == scope && buffer->tier == TIER_DEVICE && buffer->offset_bytes + buffer->bytes > end) end = buffer->offset_bytes + buffer->bytes;
+  }
+  return (end + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
+}
+
+// ---- Checks -------------------------------------------------------------------------------------------------------------------
+
+static Status check_buffers(const Graph *graph) {
+  for (size_t b = 0; b < graph->n_buffers; b++) {
+    const Buffer *buffer = &graph->buffers[b];
+    if (buffer->tier != TIER_DEVICE) FAIL(UNSUPPORTED, buffer->name, "its buffer lies in tier %s; this runtime has device memory only", tier_name(buffer->tier));
+    if (buffer->bytes < 0 || buffer->offset_bytes < 0 || buffer->offset_bytes % BUFFER_ALIGN_BYTES || buffer->offset_bytes > INT64_MAX / 4 - buffer->bytes)
+      FAIL(MALFORMED, buffer->name, "its buffer of %lld bytes at %lld has no place in an arena", (long long)buffer->bytes, (long long)buffer->offset_bytes);
+  }
+  return NULL;
+}
+
+static Status check_value(const Graph *graph, const Value *v, int ranks) {
+  const Location *loc = &v->loc;
+  if (loc->buffer < 0) return NULL;
+  if ((size_t)loc->buffer >= graph->n_buffers) FAIL(MALFORMED, v->name, "it lies in buffer %d of %zu", loc->buffer, graph->n_buffers);
+  TRY(type_check(&v->type, v->name));
+  int64_t room = graph->buffers[loc->buffer].bytes, bytes = value_bytes(v), end;
+  if (loc->offset_bytes < 0 || loc->rank_stride_bytes < 0 || __builtin_mul_overflow(loc->rank_stride_bytes, ranks - 1, &end) ||
+      __builtin_add_overflow(end, loc->offset_bytes, &end) || __builtin_add_overflow(end, bytes, &end) || end > room)
+    FAIL(MALFORMED, v->name, "%lld bytes at %lld + rank x %lld pass the end of their buffer of %lld bytes", (long long)bytes, (long long)loc->offset_bytes,
+         (long long)loc->rank_stride_bytes, (long long)room);
+  if (v->carry && (v->carry->loc.buffer != loc->buffer || v->carry->loc.offset_bytes != loc->offset_bytes || v->carry->loc.rank_stride_bytes != loc->rank_stride_bytes))
+    FAIL(MALFORMED, v->name, "it is carried to '%s', which lies elsewhere", v->carry->name);
+  return NULL;
+}
+
+static Status check_control(const Value *v) {
+  const char *name = v->name;
+  Dtype want = !strcmp(name, "tessera.lr") ? DTYPE_F64 : !strcmp(name, "tessera.step") || !strcmp(name, "tessera.micro") ? DTYPE_I64 : DTYPE_NONE;
+  if (want == DTYPE_NONE) FAIL(UNSUPPORTED, name, "no control value of this name is known: tessera.lr, tessera.step, tessera.micro");
+  if (v->type.dtype != want || v->type.rank != 0) FAIL(MALFORMED, name, "this control value must be a scalar of %s", dtype_name(want));
+  return NULL;
+}
+
+static Status check_report(const Value *v, const char *what) {
+  if (!v) return NULL;
+  if (v->type.dtype != DTYPE_F64 || type_elems(&v->type) != 1 || v->loc.buffer < 0) FAIL(MALFORMED, v->name, "the %s report must be one placed double", what);
+  return NULL;
+}
+
+static Status check_temporary(const Graph *graph, const Node *n, int32_t buffer, const char *what) {
+  if (buffer >= 0 && (size_t)buffer >= graph->n_buffers) FAIL(MALFORMED, n->name, "its %s is buffer %d of %zu", what, buffer, graph->n_buffers);
+  return NULL;
+}
+
+static Status check_node(const Graph *graph, const Node *n) {
+  if ((unsigned)n->phase >= PHASE_COUNT) FAIL(MALFORMED, n->name, "phase %d does not exist", (int)n->phase);
+  if (n->guard != GUARD_NONE && (n->region < 0 || (size_t)n->region >= graph->n_buffers)) FAIL(MALFORMED, n->name, "guards region %d of %zu", n->region, graph->n_buffers);
+  if (n->guard == GUARD_READ_BEGIN && (n->n_inputs != 1 || n->n_outputs != 1 || !n->inputs[0] || !n->outputs[0] || !(n->op->flags & OP_COLLECTIVE)))
+    FAIL(MALFORMED, n->name, "only a gather begins to read a view, not %s", n->op->name);
+  TRY(check_temporary(graph, n, n->workspace, "workspace"));
+  TRY(check_temporary(graph, n, n->scratch, "scratch"));
+  for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
+    const Value *v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
+    if (v && v->loc.buffer < 0 && !value_const(v)) FAIL(MALFORMED, n->name, "'%s' has no place in memory: the graph is not planned", v->name);
+  }
+  return NULL;
+}
+
+Status step_program_check(const Graph *graph) {
+  int ranks = mesh_ranks(&graph->mesh);
+  TRY(check_buffers(graph));
+  for (size_t i = 0; i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    TRY(check_value(graph, v, ranks));
+    if (v->role == ROLE_CONTROL && !v->producer) TRY(check_control(v));
+  }
+  TRY(check_report(graph->loss_report, "loss"));
+  TRY(check_report(graph->norm_report, "norm"));
+  for (size_t i = 0; i < graph->n_nodes; i++) TRY(check_node(graph, graph->nodes[i]));
+  return NULL;
+}
+
+// ---- First half ---------------------------------------------------------------------------------------------------------------
+
+static Status check_room(const Graph *graph, const Node *n, int32_t buffer, int64_t bytes, const char *what) {
+  int64_t room = buffer >= 0 ? graph->buffers[buffer].bytes : 0;
+  if (bytes > room)
+    FAIL(MALFORMED, n->name, "%s needs %lld bytes of %s here, the plan has %lld: it was made with other kernels", n->op->name, (long long)bytes, what, (long long)room);
+  return NULL;
+}
+
+static Status prepare_step(const Graph *graph, const Node *n, Step *step) {
+  KernelContext *c = &step->context;
+  step->prepare = (KernelPrepare){.node = n, .isa = c->isa};
+  if (n->guard == GUARD_READ_BEGIN) {           // a view: waiting is all there is to do
+    step->view_bytes = (c->comm->size - 1) * value_bytes(n->inputs[0]);
+    return NULL;
+  }
+  step->run = n->op->run_ref;
+  if (!kernel_uses_cpu(n, c->isa)) return NULL;
+  step->run = n->op->run_cpu;
+  if (n->op->workspace) TRY(n->op->workspace(&step->prepare));
+  TRY(check_room(graph, n, n->workspace, step->prepare.workspace_bytes, "workspace"));
+  TRY(check_room(graph, n, n->scratch, step->prepare.scratch_bytes, "scratch"));
+  if (n->op->prepare) TRY(n->op->prepare(&step->prepare));
+  c->prepared = step->prepare.prepared;
+  return NULL;
+}
+
+static Status prepare_all(const Graph *graph, Arena *arena, const KernelContext *common, StepProgram *out) {
+  size_t count[PHASE_COUNT] = {0};
+  for (size_t i = 0; i < graph->n_nodes; i++) count[graph->nodes[i]->phase]++;
+  for (int p = 0; p < PHASE_COUNT; p++) out->steps[p] = ARENA_ARRAY(arena, Step, count[p]);
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    Tensor *tensors = ARENA_ARRAY(arena, Tensor, n->n_inputs + n->n_outputs);
+    Step *step = &out->steps[n->phase][out->n_steps[n->phase]++];
+    step->context = *common;
+    step->context.node = n;
+    step->context.in = tensors;
+    step->context.n_in = n->n_inputs;
+    step->context.out = tensors + n->n_inputs;
+    step->context.n_out = n->n_outputs;
+    TRY(prepare_step(graph, n, step));
+  }
+  out->n_inputs = graph->n_inputs;
+  out->inputs = ARENA_ARRAY(arena, Tensor, graph->n_inputs);
+  return NULL;
+}
+
+Status step_program_prepare(const Graph *graph, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights, StepProgram *out) {
+  ARENA_GUARD(arena);
+  KernelContext common = {.loops = loops_for(isa), .isa = isa, .clock = clock, .comm = comm, .weights = weights};
+  ARENA_RETURN(arena, prepare_all(graph, arena, &common, out));
+}
+
+// ---- Second half --------------------------------------------------------------------------------------------------------------
+
+typedef struct Place {
+  const Graph *graph;
+  int rank;
+  const ArenaMemory *rank_memory, *process_memory;
+} Place;
+
+static void *address(const Place *p, const Value *v) { return value_address(p->graph, v, p->rank, p->rank_memory, p->process_memory); }
+
+static void *buffer_address(const Place *p, int32_t index) {
+  if (index < 0) return NULL;
+  const Buffer *b = &p->graph->buffers[index];
+  return (b->scope == SCOPE_PROCESS ? p->process_memory : p->rank_memory)->base + b->offset_bytes;
+}
+
+static Tensor tensor_of(const Place *p, const Value *v) {
+  if (!v) return (Tensor){NULL, NULL};
+  if (v->loc.buffer >= 0) return (Tensor){address(p, v), &v->type};
+  return (Tensor){(void *)v->weight->bytes, &v->type};    // a small constant that only op->infer reads lies in the plan; kernels do not write inputs
+}
+
+// Is output `o` of the node nothing but bytes of an input, and does it lie there?
+static bool is_view_in_place(const Place *p, const Step *step, int o) {
+  const Node *n = step->context.node;
+  for (int i = 0; i < n->n_inputs; i++) {
+    Alias alias;
+    if (!n->inputs[i] || !n->op->alias || !n->op->alias(n, o, i, &alias) || alias.kind != ALIAS_VIEW) continue;
+    int64_t relative = alias.rank_relative ? p->rank * value_bytes(n->outputs[o]) : 0;
+    return (const char *)step->context.in[i].data + alias.offset_bytes + relative == (const char *)step->context.out[o].data;
+  }
+  return false;
+}
+
+static void place_step(const Place *p, Step *step) {
+  KernelContext *c = &step->context;
+  const Node *n = c->node;
+  Tensor *in = (Tensor *)c->in, *out = (Tensor *)c->out;   // ours: allocated in prepare_all
+  for (int i = 0; i < n->n_inputs; i++) in[i] = tensor_of(p, n->inputs[i]);
+  for (int o = 0; o < n->n_outputs; o++) out[o] = tensor_of(p, n->outputs[o]);
+  c->workspace = buffer_address(p, n->workspace);
+  c->scratch = buffer_address(p, n->scratch);
+  bool views = n->n_outputs > 0;
+  for (int o = 0; o < n->n_outputs && views; o++) views = !n->outputs[o] || is_view_in_place(p, step, o);
+  if (views) step->run = NULL;
+}
+
+static Status place_const(const Place *p, const Value *v) {
+  if (v->role != ROLE_CONST || v->producer || !v->weight || v->loc.buffer < 0) return NULL;
+  if (p->graph->buffers[v->loc.buffer].scope == SCOPE_PROCESS && p->rank) return NULL;
+  if (!type_same_shape(&v->weight->type, &v->type)) FAIL(MALFORMED, v->name, "the constant's bytes have another shape");
+  elements_convert(address(p, v), v->type.dtype, v->weight->bytes, v->weight->type.dtype, type_elems(&v->type));
+  return NULL;
+}
+
+static void *control(const Place *p, const char *name) {
+  const Value *v = graph_find_value(p->graph, name);
+  return v && v->role == ROLE_CONTROL && v->loc.buffer >= 0 ? address(p, v) : NULL;
+}
+
+Status step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
+  Place place = {graph, rank, rank_memory, process_memory};
+  for (int p = 0; p < PHASE_COUNT; p++)
+    for (size_t i = 0; i < program->n_steps[p]; i++) place_step(&place, &program->steps[p][i]);
+  for (size_t i = 0; i < graph->n_inputs; i++)
+    program->inputs[i] = (Tensor){graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, &graph->inputs[i]->type};
+  for (size_t i = 0; i < graph->n_values; i++) TRY(place_const(&place, graph->values[i]));
+  program->lr = control(&place, "tessera.lr");
+  program->step = control(&place, "tessera.step");
+  program->micro = control(&place, "tessera.micro");
+  program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;
+  program->norm = graph->norm_report ? address(&place, graph->norm_report) : NULL;
+  return NULL;
+}
+
+void step_program_finish(StepProgram *program) {
+  for (int p = 0; p < PHASE_COUNT; p++)
+    for (size_t i = 0; i < program->n_steps[p]; i++) {
+      KernelPrepare *prepare = &program->steps[p][i].prepare;
+      if (prepare->destroy) prepare->destroy(prepare->prepared);
+      prepare->destroy = NULL;
+    }
+}

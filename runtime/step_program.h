@@ -1,0 +1,46 @@
+// A plan's program as one rank runs it: every address, kernel and prepared state is resolved before the first step.
+//
+// Ownership: everything but what kernels prepare lies in the given ir Arena; step_program_finish ends what they prepared.
+// Threads: the rank's own; the graph is only read.
+#ifndef TESSERA_STEP_PROGRAM_H
+#define TESSERA_STEP_PROGRAM_H
+
+#include "../kernels/kernel.h"
+#include "arena_memory.h"
+
+typedef struct Step {
+  KernelContext context;
+  Status (*run)(const KernelContext *context);   // NULL: nothing to compute (a view, or a guard alone)
+  int64_t view_bytes;                            // logical bytes that a gather by view stands for
+  KernelPrepare prepare;
+} Step;
+
+typedef struct StepProgram {
+  Step *steps[PHASE_COUNT];
+  size_t n_steps[PHASE_COUNT];
+  Tensor *inputs;                                // of the graph, to be filled by the data feed; data NULL: nobody reads it
+  size_t n_inputs;
+  double *lr;                                    // control scalars; NULL: the plan has no use for it
+  int64_t *step, *micro;
+  const double *loss, *norm;                     // reports; may be NULL
+} StepProgram;
+
+// Where a value lies for a rank. The plan has passed step_program_check.
+void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
+
+// Bytes of the arena that holds the device buffers of a scope, in whole pages.
+int64_t arena_planned_bytes(const Graph *graph, Scope scope);
+
+// Everything that could make a run touch memory outside its arenas is refused here, by value and numbers: MALFORMED. Tiers and roles that
+// this runtime has no meaning for: UNSUPPORTED.
+MUST_USE Status step_program_check(const Graph *graph);
+
+// First half: steps, kernels, prepared states; needs no addresses. `clock` and `comm` are the rank's own.
+MUST_USE Status step_program_prepare(const Graph *graph, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights,
+                                     StepProgram *out);
+// Second half: addresses, and constants of the plan copied to their places.
+MUST_USE Status step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory,
+                                   const ArenaMemory *process_memory);
+void step_program_finish(StepProgram *program);
+
+#endif
