@@ -1,5 +1,7 @@
 #include "kernel.h"
 
+#include <dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,4 +64,9 @@ Status kernel_parse_decimal(const Node *node, const char *attribute, const char 
     FAIL(MALFORMED, node->name, "attribute %s = \"%s\" must be a decimal number between %g and %g", attribute, text, min, max);
   *out = value;
   return NULL;
+}
+
+void kernel_numerics_key(Isa isa, char *out, size_t out_bytes) {
+  const dnnl_version_t *v = dnnl_version();
+  snprintf(out, out_bytes, "%s onednn-%d.%d.%d plain", isa_name(isa), v->major, v->minor, v->patch);
 }

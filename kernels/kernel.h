@@ -80,6 +80,9 @@ struct KernelPrepare {
 // Outputs are written to out[i].data, allocated by the caller.
 MUST_USE Status kernel_run_once(const Node *node, const Tensor *in, const Tensor *out, Isa isa, bool reference);
 
+// What bits depend on besides the plan: ISA, matrix library and its version, operand layouts: "avx512 onednn-2.6.3 plain".
+void kernel_numerics_key(Isa isa, char *out, size_t out_bytes);
+
 // Does the executor use run_cpu for this node?
 bool kernel_uses_cpu(const Node *node, Isa isa);
 

@@ -1,7 +1,8 @@
 // partition DECIDES: which parameters lie in which bucket and how parameters, gradients and states lie across the ranks, from mesh and ZeRO
 // stage. It moves nothing; insert_collectives lowers the decision. Every parameter starts with a bucket of its own; bucket_collectives joins.
-#include <string.h>
+#include <inttypes.h>
 
+#include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "accumulate.h"
 #include "pass_list.h"
@@ -20,7 +21,22 @@ void bucket_layout(Bucket *b, int ranks) {
   b->elems = b->shard_elems * ranks;
 }
 
-static Status check_options(Graph *graph, const CompileOptions *o) {
+static void record_target(Graph *graph, const CompileOptions *o) {
+  Arena *arena = graph->arena;
+  Recipe *r = &graph->recipe;
+  r->model = arena_string(arena, o->model_path);
+  if (o->weights) r->fingerprint = arena_printf(arena, "%016" PRIx64 "%016" PRIx64, o->weights->fingerprint[0], o->weights->fingerprint[1]);
+  r->precision = arena_string(arena, o->precision);
+  r->processes = 1;
+  r->ranks_per_process = o->ranks;
+  r->threads_per_rank = 1;
+  r->isa = isa_name(o->isa);
+  char key[128];
+  kernel_numerics_key(o->isa, key, sizeof key);
+  r->numerics_key = arena_string(arena, key);
+}
+
+static Status record(Graph *graph, const CompileOptions *o) {
   int64_t k;
   TRY(micro_per_rank(o, &k));
   if (o->zero < 0 || o->zero > 3) FAIL(USAGE, NULL, "--zero %d: stages are 0, 1, 2 and 3", o->zero);
@@ -29,9 +45,8 @@ static Status check_options(Graph *graph, const CompileOptions *o) {
   graph->recipe.zero = o->zero;
   graph->recipe.micro_per_rank = k;
   graph->recipe.reduce = o->reduce_given ? o->reduce : o->zero >= 2 ? REDUCE_MICRO : REDUCE_STEP;
-  graph->recipe.processes = 1;
-  graph->recipe.ranks_per_process = o->ranks;
   graph->mesh = (Mesh){.n_axes = 1, .axes = {{"dp", o->ranks}}};
+  record_target(graph, o);
   return STATUS_OK;
 }
 
@@ -75,7 +90,7 @@ static void place(Graph *graph, int zero) {
 }
 
 Status pass_partition(Graph *graph, const CompileOptions *options) {
-  TRY(check_options(graph, options));
+  TRY(record(graph, options));
   add_buckets(graph);
   if (options->ranks > 1) place(graph, options->zero);
   return STATUS_OK;
