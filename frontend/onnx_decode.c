@@ -1,0 +1,115 @@
+#include "onnx_decode.h"
+
+#include <string.h>
+
+// Field numbers of onnx.proto that this file takes apart itself; the rest goes through protobuf-c's descriptors.
+enum {
+  MODEL_GRAPH = 7, MODEL_TRAINING_INFO = 20, MODEL_FUNCTIONS = 25, MODEL_CONFIGURATION = 26,
+  GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_QUANTIZATION = 14, GRAPH_SPARSE_INITIALIZER = 15,
+  NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_DEVICE = 10,
+  ATTR_T = 5, ATTR_G = 6, ATTR_TENSORS_LIST = 10, ATTR_GRAPHS = 11, ATTR_SPARSE = 22, ATTR_SPARSES = 23,
+  TENSOR_FLOATS = 4, TENSOR_INT32S = 5, TENSOR_STRINGS_DATA = 6, TENSOR_INT64S = 7, TENSOR_RAW = 9, TENSOR_DOUBLES = 10, TENSOR_UINT64S = 11,
+};
+#define BIT(n) ((uint64_t)1 << (n))
+#define DECODE(bytes, T, skip, arena, out)                                                       \
+  do {                                                                                           \
+    ProtobufCMessage *decoded_;                                                                  \
+    TRY(wire_decode(bytes, &onnx__##T##__descriptor, skip, arena, &decoded_));                   \
+    (out) = (const void *)decoded_;                                                              \
+  } while (0)
+
+static size_t count_fields(Bytes bytes, uint32_t number) {
+  size_t n = 0;
+  for (WireField w; wire_next(&bytes, &w);) n += w.number == number;
+  return n;
+}
+
+static Status decode_tensor(Bytes bytes, Arena *arena, OnnxTensor *out) {
+  out->all = bytes;
+  const uint64_t contents = BIT(TENSOR_FLOATS) | BIT(TENSOR_INT32S) | BIT(TENSOR_STRINGS_DATA) | BIT(TENSOR_INT64S) | BIT(TENSOR_RAW) |
+                            BIT(TENSOR_DOUBLES) | BIT(TENSOR_UINT64S);
+  DECODE(bytes, tensor_proto, contents, arena, out->head);
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number != TENSOR_RAW) continue;
+    out->has_raw = true;
+    out->raw = w.bytes;
+  }
+  return STATUS_OK;
+}
+
+static Status decode_attr(Bytes bytes, Arena *arena, OnnxAttr *out) {
+  const uint64_t large = BIT(ATTR_T) | BIT(ATTR_G) | BIT(ATTR_TENSORS_LIST) | BIT(ATTR_GRAPHS) | BIT(ATTR_SPARSE) | BIT(ATTR_SPARSES);
+  DECODE(bytes, attribute_proto, large, arena, out->head);
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number == ATTR_T) {
+      out->has_tensor = true;
+      TRY(decode_tensor(w.bytes, arena, &out->tensor));
+    } else if (w.number == ATTR_G) {
+      out->has_graph = true;
+      out->graph = w.bytes;
+    } else if (w.number == ATTR_SPARSE) {
+      out->has_sparse = true;
+    }
+  }
+  return STATUS_OK;
+}
+
+static Status decode_node(Bytes bytes, Arena *arena, OnnxNode *out) {
+  DECODE(bytes, node_proto, BIT(NODE_ATTRIBUTE) | BIT(NODE_DOC) | BIT(NODE_DEVICE), arena, out->head);
+  out->attrs = ARENA_ARRAY(arena, OnnxAttr, count_fields(bytes, NODE_ATTRIBUTE));
+  for (WireField w; wire_next(&bytes, &w);)
+    if (w.number == NODE_ATTRIBUTE) TRY(decode_attr(w.bytes, arena, &out->attrs[out->n_attrs++]));
+  return STATUS_OK;
+}
+
+Status onnx_decode_graph(Bytes bytes, Arena *arena, OnnxGraph *out) {
+  *out = (OnnxGraph){0};
+  const uint64_t own = BIT(GRAPH_NODE) | BIT(GRAPH_INITIALIZER) | BIT(GRAPH_QUANTIZATION) | BIT(GRAPH_SPARSE_INITIALIZER);
+  DECODE(bytes, graph_proto, own, arena, out->head);
+  out->nodes = ARENA_ARRAY(arena, OnnxNode, count_fields(bytes, GRAPH_NODE));
+  out->initializers = ARENA_ARRAY(arena, OnnxTensor, count_fields(bytes, GRAPH_INITIALIZER));
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number == GRAPH_NODE) {
+      out->nodes[out->n_nodes].index = out->n_nodes;
+      TRY(decode_node(w.bytes, arena, &out->nodes[out->n_nodes++]));
+    } else if (w.number == GRAPH_INITIALIZER) {
+      TRY(decode_tensor(w.bytes, arena, &out->initializers[out->n_initializers++]));
+    } else if (w.number == GRAPH_SPARSE_INITIALIZER) {
+      out->n_sparse++;
+    }
+  }
+  return STATUS_OK;
+}
+
+Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out) {
+  *out = (OnnxModel){0};
+  DECODE(bytes, model_proto, BIT(MODEL_GRAPH) | BIT(MODEL_TRAINING_INFO) | BIT(MODEL_FUNCTIONS) | BIT(MODEL_CONFIGURATION), arena, out->head);
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number == MODEL_GRAPH) {
+      out->has_graph = true;
+      TRY(onnx_decode_graph(w.bytes, arena, &out->graph));
+    } else if (w.number == MODEL_TRAINING_INFO) {
+      out->n_training_infos++;
+    } else if (w.number == MODEL_FUNCTIONS && out->n_functions++ == 0) {
+      const uint64_t only_names = ~(BIT(1) | BIT(10));
+      const Onnx__FunctionProto *f;
+      DECODE(w.bytes, function_proto, only_names, arena, f);
+      out->function = arena_printf(arena, "%s::%s", text_or_empty(f->domain), text_or_empty(f->name));
+    }
+  }
+  return STATUS_OK;
+}
+
+const OnnxAttr *onnx_attr(const OnnxNode *node, const char *name) {
+  for (size_t i = 0; i < node->n_attrs; i++)
+    if (!strcmp(text_or_empty(node->attrs[i].head->name), name)) return &node->attrs[i];
+  return NULL;
+}
+
+const char *onnx_domain(const char *domain) { return !domain || !strcmp(domain, "ai.onnx") ? "" : domain; }
+
+const char *onnx_metadata(Onnx__StringStringEntryProto *const *entries, size_t n, const char *key) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(text_or_empty(entries[i]->key), key)) return text_or_empty(entries[i]->value);
+  return NULL;
+}

@@ -1,0 +1,58 @@
+// A scanned ONNX file as C structures: protobuf-c's for everything small, byte ranges of the mapped file for tensors and subgraphs.
+//
+// Precondition: the bytes passed wire_scan. Ownership: all in the arena, pointing into the file. Threads: pure. Call under an arena guard.
+#ifndef TESSERA_ONNX_DECODE_H
+#define TESSERA_ONNX_DECODE_H
+
+#include "onnx.pb-c.h"
+#include "wire_scan.h"
+
+typedef struct OnnxTensor {
+  const Onnx__TensorProto *head;     // name, dims, data_type, external_data, data_location; none of the contents
+  Bytes all;                         // the whole message: contents of float_data etc. are read from here
+  bool has_raw;
+  Bytes raw;                         // raw_data
+} OnnxTensor;
+
+typedef struct OnnxAttr {
+  const Onnx__AttributeProto *head;  // without tensors and graphs
+  bool has_tensor, has_graph, has_sparse;
+  OnnxTensor tensor;
+  Bytes graph;                       // a GraphProto, not decoded
+} OnnxAttr;
+
+typedef struct OnnxNode {
+  const Onnx__NodeProto *head;       // without attributes
+  OnnxAttr *attrs;
+  size_t n_attrs;
+  size_t index;                      // in its graph
+} OnnxNode;
+
+typedef struct OnnxGraph {
+  const Onnx__GraphProto *head;      // name, input, output, value_info, metadata_props
+  OnnxNode *nodes;
+  size_t n_nodes;
+  OnnxTensor *initializers;
+  size_t n_initializers;
+  size_t n_sparse;                   // sparse initializers
+} OnnxGraph;
+
+typedef struct OnnxModel {
+  const Onnx__ModelProto *head;      // without graph, training_info, functions
+  bool has_graph;
+  OnnxGraph graph;
+  size_t n_training_infos, n_functions;
+  const char *function;              // name of the first model-local function
+} OnnxModel;
+
+MUST_USE Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out);
+MUST_USE Status onnx_decode_graph(Bytes bytes, Arena *arena, OnnxGraph *out);
+
+const OnnxAttr *onnx_attr(const OnnxNode *node, const char *name);       // NULL when absent
+static inline const char *text_or_empty(const char *text) { return text ? text : ""; }
+// "" for ai.onnx.
+const char *onnx_domain(const char *domain);
+// Value of a metadata entry; NULL when absent.
+const char *onnx_metadata(Onnx__StringStringEntryProto *const *entries, size_t n, const char *key);
+
+#endif

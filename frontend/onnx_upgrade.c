@@ -1,0 +1,161 @@
+// Older versions of standard operators, brought to the meaning at IR_OPSET. Source: the change logs in onnx/docs/Changelog.md.
+#include <limits.h>
+#include <string.h>
+
+#include "import_state.h"
+
+// ---- Taking attributes that became something else -----------------------------------------------------------------------------
+
+static const Onnx__AttributeProto *take(Draft *draft, const char *name) {
+  const OnnxAttr *a = onnx_attr(draft->from, name);
+  if (!a || draft->consumed[a - draft->from->attrs] || !schema_attr(draft->schema, name)) return NULL;
+  draft->consumed[a - draft->from->attrs] = true;
+  return a->head;
+}
+
+static void set_input(Draft *draft, int index, Value *value) {
+  Node *node = draft->node;
+  if (index >= node->n_inputs) {
+    Value **wider = ARENA_ARRAY(draft->import->arena, Value *, index + 1);
+    memcpy(wider, node->inputs, sizeof *wider * (size_t)node->n_inputs);
+    node->inputs = wider;
+    node->n_inputs = index + 1;
+  }
+  node->inputs[index] = value;
+}
+
+static const char *hint(Draft *draft, const char *what) { return arena_printf(draft->import->arena, "%s.%s", draft->node->name, what); }
+
+static bool ints_to_input(Draft *draft, const char *attr, int index) {
+  const Onnx__AttributeProto *a = take(draft, attr);
+  if (a) set_input(draft, index, import_int64s(draft->import, hint(draft, attr), a->ints, (int64_t)a->n_ints));
+  return a != NULL;
+}
+
+static bool float_to_input(Draft *draft, const char *attr, int index) {
+  const Onnx__AttributeProto *a = take(draft, attr);
+  if (a) set_input(draft, index, import_scalar_of(draft->import, hint(draft, attr), DTYPE_F32, a->f));
+  return a != NULL;
+}
+
+// A further node in front of or behind the draft's; its output is `out` or a new value.
+static Value *add_node(Draft *draft, const char *op, const char *suffix, int n_inputs, Value *const *inputs, Value *out) {
+  Import *import = draft->import;
+  const Op *row = op_find("", op);
+  if (!row) {
+    import_problem(import, STATUS_UNSUPPORTED, draft->node->name, "operator %s is not supported", op);
+    return NULL;
+  }
+  Node *node = graph_make_node(import->graph, row, hint(draft, suffix), n_inputs, inputs, out ? 0 : 1, NULL);
+  node->origin = draft->node->origin;
+  if (out) {
+    node->n_outputs = 1;
+    node->outputs = ARENA_ARRAY(import->arena, Value *, 1);
+    node->outputs[0] = out;
+    out->producer = node;
+    out->output_index = 0;
+  }
+  ARENA_PUSH(import->arena, import->nodes, import->n_nodes, import->nodes_capacity, node);
+  return node->outputs[0];
+}
+
+// ---- One function per change --------------------------------------------------------------------------------------------------
+
+static void axes_to_input(Draft *draft) { ints_to_input(draft, "axes", 1); }
+
+// Until 17 a Split without `split` cuts evenly; since 18 it must say in how many parts.
+static void split_to_input(Draft *draft) {
+  bool given = ints_to_input(draft, "split", 1) || (draft->node->n_inputs > 1 && draft->node->inputs[1]);
+  if (!given && attr_spec(draft->node->op, "num_outputs")) attr_set(draft->import->graph, draft->node, &(AttrInit)A_INT("num_outputs", draft->node->n_outputs));
+}
+
+static void dropout_to_inputs(Draft *draft) {
+  float_to_input(draft, "ratio", 1);
+  import_warning(draft->import, "node '%s': Dropout before opset 12 cannot say that it is in training; it passes its input through", draft->node->name);
+}
+
+static void clip_to_inputs(Draft *draft) {
+  float_to_input(draft, "min", 1);
+  float_to_input(draft, "max", 2);
+}
+
+static void pad_to_inputs(Draft *draft) {
+  ints_to_input(draft, "pads", 1);
+  float_to_input(draft, "value", 2);
+}
+
+static void slice_to_inputs(Draft *draft) {
+  ints_to_input(draft, "starts", 1);
+  ints_to_input(draft, "ends", 2);
+  ints_to_input(draft, "axes", 3);
+}
+
+static void topk_to_input(Draft *draft) {
+  const Onnx__AttributeProto *a = take(draft, "k");
+  if (a) set_input(draft, 1, import_int64s(draft->import, hint(draft, "k"), &a->i, 1));
+}
+
+// Until 12 Softmax flattened to two axes at `axis` (1 by default) and normalised each row: Flatten, Softmax, Reshape to the old shape.
+static void softmax_of_rows(Draft *draft) {
+  const Onnx__AttributeProto *a = take(draft, "axis");
+  int64_t axis = a ? a->i : 1;
+  Node *node = draft->node;
+  if (axis == -1 || node->n_inputs != 1 || !node->inputs[0] || node->n_outputs != 1 || !node->outputs[0]) return;   // -1 is the default now
+  Value *x = node->inputs[0], *y = node->outputs[0];
+  Value *flat = add_node(draft, "Flatten", "flat", 1, &x, NULL);
+  Value *shape = add_node(draft, "Shape", "shape", 1, &x, NULL);
+  if (!flat || !shape) return;
+  attr_set(draft->import->graph, flat->producer, &(AttrInit)A_INT("axis", axis));
+  Value *rows = graph_add_value(draft->import->graph, hint(draft, "rows"));
+  node->inputs[0] = flat;
+  node->outputs[0] = rows;
+  rows->producer = node;
+  rows->output_index = 0;
+  add_node(draft, "Reshape", "unflat", 2, (Value *[]){rows, shape}, y);
+}
+
+// ---- The table ----------------------------------------------------------------------------------------------------------------
+
+// Versions from `oldest` can be read; those before `alike` need `fix`; those up to `newest` differ from IR_OPSET's in element types at most.
+typedef struct Upgrade {
+  const char *op;
+  int oldest, alike, newest;
+  void (*fix)(Draft *draft);
+} Upgrade;
+
+static const Upgrade upgrades[] = {
+    {"Abs", 6, 6, 23, NULL}, {"Add", 7, 7, 23, NULL}, {"And", 7, 7, 23, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"Cast", 6, 6, 25, NULL},
+    {"Ceil", 6, 6, 23, NULL}, {"Clip", 6, 11, 23, clip_to_inputs}, {"Concat", 4, 4, 23, NULL}, {"Constant", 1, 1, 25, NULL},
+    {"ConstantOfShape", 9, 9, 25, NULL}, {"Conv", 1, 1, 23, NULL}, {"Cos", 7, 7, 23, NULL}, {"CumSum", 11, 11, 23, NULL},
+    {"Div", 7, 7, 23, NULL}, {"Dropout", 7, 12, 23, dropout_to_inputs}, {"Einsum", 12, 12, 23, NULL}, {"Elu", 6, 6, 23, NULL},
+    {"Equal", 7, 7, 23, NULL}, {"Erf", 9, 9, 23, NULL}, {"Exp", 6, 6, 23, NULL}, {"Expand", 8, 8, 23, NULL}, {"Flatten", 1, 1, 25, NULL},
+    {"Floor", 6, 6, 23, NULL}, {"Gather", 1, 1, 23, NULL}, {"GatherElements", 11, 11, 23, NULL}, {"GatherND", 11, 11, 23, NULL},
+    {"Gemm", 7, 7, 23, NULL}, {"GlobalAveragePool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL}, {"GreaterOrEqual", 12, 12, 23, NULL},
+    {"HardSigmoid", 6, 6, 23, NULL}, {"HardSwish", 14, 14, 23, NULL}, {"Identity", 1, 1, 25, NULL}, {"IsNaN", 9, 9, 23, NULL},
+    {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL}, {"LessOrEqual", 12, 12, 23, NULL}, {"Log", 6, 6, 23, NULL},
+    {"MatMul", 1, 1, 23, NULL}, {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL}, {"Min", 8, 8, 23, NULL}, {"Mul", 7, 7, 23, NULL},
+    {"Neg", 6, 6, 23, NULL}, {"NegativeLogLikelihoodLoss", 12, 12, 23, NULL}, {"Not", 1, 1, 23, NULL}, {"Or", 7, 7, 23, NULL},
+    {"Pad", 2, 11, 25, pad_to_inputs}, {"Pow", 7, 7, 23, NULL}, {"PRelu", 7, 7, 23, NULL}, {"Range", 11, 11, 23, NULL},
+    {"Reciprocal", 6, 6, 23, NULL}, {"ReduceL2", 1, 18, 23, axes_to_input}, {"ReduceMax", 1, 18, 23, axes_to_input},
+    {"ReduceMean", 1, 18, 23, axes_to_input}, {"ReduceMin", 1, 18, 23, axes_to_input}, {"ReduceProd", 1, 18, 23, axes_to_input},
+    {"ReduceSum", 1, 13, 23, axes_to_input}, {"ReduceSumSquare", 1, 18, 23, axes_to_input}, {"Relu", 6, 6, 23, NULL},
+    {"Reshape", 5, 5, 25, NULL}, {"Round", 11, 11, 23, NULL}, {"ScatterElements", 11, 11, 23, NULL}, {"ScatterND", 11, 11, 23, NULL},
+    {"Selu", 6, 6, 23, NULL}, {"Shape", 1, 1, 25, NULL}, {"Sigmoid", 6, 6, 23, NULL}, {"Sign", 9, 9, 23, NULL}, {"Sin", 7, 7, 23, NULL},
+    {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows}, {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL},
+    {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL},
+    {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL}, {"Tile", 6, 6, 23, NULL},
+    {"TopK", 1, 10, 23, topk_to_input}, {"Transpose", 1, 1, 25, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Where", 9, 9, 23, NULL},
+};
+
+void upgrade_node(Draft *draft) {
+  const SchemaOp *from = draft->schema, *to = schema_find(from->domain, from->name, *from->domain ? INT_MAX : IR_OPSET);
+  if (to == from) return;
+  for (size_t i = 0; i < sizeof upgrades / sizeof *upgrades; i++) {
+    const Upgrade *u = &upgrades[i];
+    if (strcmp(u->op, from->name) || *from->domain || from->since < u->oldest || from->since > u->newest) continue;
+    if (from->since < u->alike) u->fix(draft);
+    return;
+  }
+  import_problem(draft->import, STATUS_UNSUPPORTED, draft->node->name, "%s as defined at opset %d is not supported; its version of opset %d is", from->name,
+                 from->since, to ? to->since : IR_OPSET);
+}
