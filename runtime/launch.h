@@ -1,7 +1,7 @@
 // The supervisor: one worker process runs the rank threads; its parent waits, names its death and cleans up.
 //
-// The worker inherits stdin, stdout and stderr untouched. It dies with its parent. SIGINT and SIGTERM to the parent are passed on once; a second
-// one, or a worker that does not end within two seconds, is answered with SIGKILL.
+// The worker inherits stdin, stdout and stderr untouched. It dies with its parent. The first SIGINT or SIGTERM to the parent is passed on (a
+// terminal has told the worker already); a second one ends the worker with SIGKILL.
 #ifndef TESSERA_LAUNCH_H
 #define TESSERA_LAUNCH_H
 

@@ -2,8 +2,6 @@
 #ifndef TESSERA_SAFETENSORS_H
 #define TESSERA_SAFETENSORS_H
 
-#include <stdio.h>
-
 #include "../ir/weights.h"
 
 // ---- Reading: the tensors are borrowed from the mapping and live until safetensors_close. Read-only, any thread. ----
@@ -32,13 +30,13 @@ MUST_USE Status safetensors_data_bytes(const void *header, int64_t header_bytes,
 typedef struct SafetensorsEntry { const char *name; Type type; } SafetensorsEntry;
 typedef struct SafetensorsWriter SafetensorsWriter;
 
-// Creates (truncates) `path`. Tensors lie in the order of `entries`, widest dtype first, so that each is aligned; the bytes of the file depend on
-// entries, metadata (pairs key, value; NULL-terminated; may be NULL) and contents only.
+// Starts the file as "PATH.tmp". Tensors lie widest dtype first, so that each is aligned, then in name order; the bytes of the file depend on
+// entries, metadata (pairs key, value; NULL-terminated; may be NULL) and contents only. Names are copied.
 MUST_USE Status safetensors_create(const char *path, const SafetensorsEntry *entries, size_t n_entries, const char *const *metadata,
                                    SafetensorsWriter **out);
 MUST_USE Status safetensors_write(SafetensorsWriter *writer, size_t entry, const void *bytes);   // type_bytes of the entry
-// Flushes to disk and closes. An entry that was not written is an error. Ends the writer in any case.
+// Flushes to disk and gives the file its name. An entry that was not written is an error. Ends the writer in any case.
 MUST_USE Status safetensors_finish(SafetensorsWriter *writer);
-void safetensors_abandon(SafetensorsWriter *writer);                                             // closes and removes the file; NULL is fine
+void safetensors_abandon(SafetensorsWriter *writer);                                             // removes the file; NULL is fine
 
 #endif
