@@ -11,4 +11,8 @@ MUST_USE Status command_show(const Options *options);      // show.c
 MUST_USE Status command_verify(const Options *options);    // verify.c
 MUST_USE Status command_export(const Options *options);    // export.c
 
+// "tessera: error: ..." on stderr (nothing when the text is empty: it has been said already); frees it; returns the exit code.
+int command_print_error(Status status);
+MUST_USE Status command_exit_silently(int code);           // a Status with that exit code and no text; OK for 0
+
 #endif

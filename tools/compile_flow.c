@@ -86,9 +86,30 @@ static Status read_ties(const TextList *list, Arena *arena, Tie **out) {
   return STATUS_OK;
 }
 
-static Status import_guarded(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out) {
+  DataInput *inputs = calloc(flow->n_inputs + 1, sizeof *inputs);
+  if (!inputs) FAIL(RESOURCE, NULL, "out of memory for %zu inputs", flow->n_inputs);
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    inputs[i] = (DataInput){.name = flow->inputs[i].name, .dtype = flow->inputs[i].dtype, .rank = flow->inputs[i].rank};
+    memcpy(inputs[i].dims, flow->inputs[i].dims, sizeof inputs[i].dims);
+  }
+  DataOptions data = {
+    .sources = options->data.items, .n_sources = (size_t)options->data.n, .batch = options->batch, .seq = options->seq,
+    .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
+    .deadline_ns = (int64_t)(options->deadline * 1e9),
+  };
+  Status status = data_open(&data, inputs, flow->n_inputs, out);
+  free(inputs);
+  return status;
+}
+
+static Status import_guarded(Flow *flow, const Options *options, const Data *data) {
   DimBinding *dims = NULL;
   Tie *ties = NULL;
+  InputShape *shapes = ARENA_ARRAY(flow->arena, InputShape, flow->n_inputs);
+  size_t n_shapes = 0;
+  for (size_t i = 0; data && i < flow->n_inputs; i++)
+    if (data_shapes(data)[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes(data)[i]};
   TRY(read_dims(&options->dim, flow->arena, &dims));
   TRY(read_ties(&options->tie, flow->arena, &ties));
   ImportOptions import = {
@@ -104,9 +125,9 @@ static Status import_guarded(Flow *flow, const Options *options, const InputShap
   return STATUS_OK;
 }
 
-Status flow_import(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+Status flow_import(Flow *flow, const Options *options, const Data *data) {
   ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, import_guarded(flow, options, shapes, n_shapes));
+  ARENA_RETURN(flow->arena, import_guarded(flow, options, data));
 }
 
 static Status split_guarded(const char *text, Arena *arena, const char *const **out) {
@@ -175,11 +196,11 @@ static Status check_options_fit_optimizer(const Options *options) {
   return STATUS_OK;
 }
 
-static Status compile_model(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+static Status compile_model(Flow *flow, const Options *options, const Data *data) {
   CompileOptions compile;
   PassRun run;
   TRY(check_options_fit_optimizer(options));
-  if (!flow->graph) TRY(flow_import(flow, options, shapes, n_shapes));
+  TRY(flow_import(flow, options, data));
   TRY(compile_options(flow, options, &compile));
   TRY(flow_pass_run(options, flow->arena, &run));
   TRY(passes_run(flow->graph, pipeline_train, &compile, &run));
@@ -217,14 +238,14 @@ static Status check_plan_options(const Options *options) {
   return STATUS_OK;
 }
 
-Status flow_compile(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes) {
+Status flow_compile(Flow *flow, const Options *options, const Data *data) {
   double start = now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
     TRY(read_plan(flow));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {
-    TRY(compile_model(flow, options, shapes, n_shapes));
+    TRY(compile_model(flow, options, data));
   }
   flow->compile_ms += now_ms() - start;
   return STATUS_OK;

@@ -7,6 +7,7 @@
 #include "../frontend/onnx_import.h"
 #include "../ir/plan.h"
 #include "../passes/pass.h"
+#include "../runtime/data.h"
 #include "options.h"
 
 typedef struct Flow {
@@ -26,11 +27,14 @@ typedef struct Flow {
 MUST_USE Status flow_open(const Options *options, Flow *out);
 void flow_finish(Flow *flow);
 
-// Models: imports with what the options bind, and with `shapes` of the first batch. Warnings go to stderr.
-MUST_USE Status flow_import(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes);
+// Opens --data for the inputs of the file. `seed`: of the shuffle.
+MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out);
 
-// A model: flow_import (if not done), the training pipeline, make_plan. A plan: reads it. The plan is in flow->plan.
-MUST_USE Status flow_compile(Flow *flow, const Options *options, const InputShape *shapes, size_t n_shapes);
+// Models: imports with what the options bind, and with the shapes of the first batch of `data` (may be NULL). Warnings go to stderr.
+MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data);
+
+// A model: flow_import, the training pipeline, make_plan. A plan: reads it. The plan is in flow->plan.
+MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *data);
 
 // Plans: opens the source model (--weights, else the recorded path, as it is or beside the plan), checks its fingerprint, fills in weights.
 MUST_USE Status flow_open_source(Flow *flow, const Options *options);

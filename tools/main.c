@@ -28,17 +28,6 @@ static void print_help(FILE *to) {
   options_print_exit_codes(to);
 }
 
-static int report(Status status) {
-  if (!status) return STATUS_OK;
-  fprintf(stderr, "tessera: error: ");
-  if (status->rank >= 0) fprintf(stderr, "rank %d: ", status->rank);
-  if (status->node) fprintf(stderr, "node '%s': ", status->node);
-  fprintf(stderr, "%s\n", status->what);
-  int code = (int)status_code(status);
-  status_free(status);
-  return code;
-}
-
 static const Command *find_command(const char *name) {
   for (int i = 0; i < N_COMMANDS; i++)
     if (!strcmp(commands[i].name, name)) return &commands[i];
@@ -74,7 +63,7 @@ int main(int argc, char **argv) {
   Status status = options_parse(argc, argv, 2, command->bit, &options);
   if (!status && options.help) options_print_help(stdout, command->name, command->bit, command->usage, command->help);
   else if (!status) status = command->run(&options);
-  int code = report(status);
+  int code = command_print_error(status);
   options_finish(&options);
   return code;
 }

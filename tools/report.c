@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int compare_doubles(const void *a, const void *b) {
@@ -159,11 +160,19 @@ static void write_report(JsonWriter *w, const RunReport *report) {
   json_write_end_object(w);
 }
 
+// Pipes and devices cannot be replaced by a rename.
+static bool is_special(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
 Status report_write(const char *path, const RunReport *report) {
   size_t bytes = strlen(path) + 32;
   char *temporary = malloc(bytes);
   if (!temporary) FAIL(RESOURCE, NULL, "out of memory while writing the report");
-  snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+  bool direct = is_special(path);
+  if (direct) snprintf(temporary, bytes, "%s", path);
+  else snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
   FILE *to = fopen(temporary, "w");
   bool written = to != NULL;
   if (to) {
@@ -171,10 +180,10 @@ Status report_write(const char *path, const RunReport *report) {
     write_report(&w, report);
     written = !ferror(to);
     written &= fclose(to) == 0;
-    written = written && rename(temporary, path) == 0;
+    written = written && (direct || rename(temporary, path) == 0);
   }
   int error = errno;
-  if (to && !written) unlink(temporary);
+  if (to && !written && !direct) unlink(temporary);
   free(temporary);
   if (!written) FAIL(IO, NULL, "cannot write the report '%s': %s", path, strerror(error));
   return STATUS_OK;

@@ -1,0 +1,42 @@
+// The static proof of a plan: what must hold whatever the data, derived again from steps, types, locations and guards alone. It trusts
+// neither the passes nor what plan_memory recorded of lifetimes.
+//
+// Codes are stable:
+//   structure            ids, phases, waits or references are inconsistent
+//   location             a value leaves its buffer, a buffer its arena, or an address is not aligned
+//   workspace            the kernel's workspace or scratchpad is smaller than it needs
+//   agreement            a collective's sizes, types, axis or parts fit neither each other nor the mesh
+//   bucket               a bucket's layout: starts, shards, an element owned twice or by nobody
+//   never_reduced        a gradient reaches its optimizer step without being summed over ranks
+//   reduced_twice        ... summed more than once, or a bucket has more than one reduction
+//   reduced_incomplete   ... summed over ranks in every micro-batch after it was summed over micro-batches
+//   wrong_gradient       an optimizer step takes another parameter's gradient
+//   never_updated, updated_twice, not_carried     a trainable bucket and its optimizer step
+//   overwritten          a step reads bytes that another value has overwritten (two live values overlap)
+//   uninitialized        a step reads bytes that nothing has written
+//   overlap              a step's inputs, outputs and workspace share bytes although its operator does not allow it
+//   alias                a view does not lie where its operator says
+//   carry                a carried value does not lie where its successor is read
+//   use_before_gather, use_after_release, never_released, double_gather, release_without_gather    lifetimes of gathered views
+//   unguarded_write, write_while_open, shared_write      writes to bytes that other ranks read
+//   bytes                sent + saved bytes differ from the formula
+#ifndef TESSERA_VERIFY_PLAN_H
+#define TESSERA_VERIFY_PLAN_H
+
+#include "../ir/plan.h"
+
+typedef struct PlanDefect {
+  const char *code;
+  int64_t step;            // node id; -1: no step is concerned
+  const char *op;          // NULL: no step
+  const char *param;       // parameter concerned; NULL: unknown
+  const char *what;        // a sentence
+} PlanDefect;
+
+enum { PLAN_DEFECTS_MAX = 200 };   // a broken plan has thousands of consequences; the first ones tell
+
+// Proves one program. Defects in order of discovery, in `arena`; none: *n_out = 0. Fails only when memory runs out; a hostile program gives
+// defects. The program must have come from the importer, the parser or make_plan (names and pointers are whole).
+MUST_USE Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out);
+
+#endif

@@ -1,0 +1,25 @@
+// Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement, ownership) and verify_memory.c (contents of
+// memory, lifetimes).
+#ifndef TESSERA_VERIFY_PROOF_H
+#define TESSERA_VERIFY_PROOF_H
+
+#include "verify_plan.h"
+
+typedef struct Proof {
+  const Graph *graph;
+  Arena *arena;
+  PlanDefect *defects;
+  size_t n_defects, capacity;
+  int ranks;                       // of axis 0
+  bool sound;                      // ids and buffers are what the rest of the proof relies on
+  bool *placed;                    // per value: its location is inside its buffer
+} Proof;
+
+// Adds a defect. `node` and `value` may be NULL; the parameter is the value's, else the step's cause.
+void proof_defect(Proof *proof, const char *code, const Node *node, const Value *value, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+// Executes the steps on symbolic memory of several ranks.
+void proof_memory(Proof *proof);
+
+#endif

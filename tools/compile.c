@@ -1,0 +1,26 @@
+// tessera compile: from a model to a plan file, and a summary of the plan on stdout.
+#include "../frontend/plan_file.h"
+#include "command.h"
+#include "compile_flow.h"
+#include "plan_text.h"
+
+static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
+  if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
+  TRY(flow_open(options, flow));
+  if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan already", options->input);
+  if (options->data.n) TRY(flow_open_data(flow, options, 0, data));     // its first batch binds what the model leaves open
+  TRY(flow_compile(flow, options, *data));
+  TRY(graph_write_onnx(flow->plan.programs[0], options->output));
+  printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
+  plan_text_summary(stdout, flow->plan.programs[0]);
+  return STATUS_OK;
+}
+
+Status command_compile(const Options *options) {
+  Flow flow = {0};
+  Data *data = NULL;
+  Status status = compile_to_file(&flow, &data, options);
+  data_close(data);
+  flow_finish(&flow);
+  return status;
+}

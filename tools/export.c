@@ -1,0 +1,93 @@
+// tessera export: trained weights out of a checkpoint, into a copy of the source model's file or into one safetensors file.
+#include <stdlib.h>
+#include <string.h>
+
+#include "../frontend/onnx_export.h"
+#include "../runtime/checkpoint.h"
+#include "../runtime/safetensors.h"
+#include "command.h"
+#include "compile_flow.h"
+
+static bool ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && !strcmp(text + n - m, end);
+}
+
+// ---- One safetensors file -----------------------------------------------------------------------------------------------------
+
+static Status write_tensors(const WeightSource *params, const char *path) {
+  SafetensorsEntry *entries = calloc(params->n_weights + 1, sizeof *entries);
+  if (!entries) FAIL(RESOURCE, NULL, "out of memory for %zu tensors", params->n_weights);
+  for (size_t i = 0; i < params->n_weights; i++) entries[i] = (SafetensorsEntry){params->weights[i].name, params->weights[i].type};
+  SafetensorsWriter *writer = NULL;
+  Status status = safetensors_create(path, entries, params->n_weights, NULL, &writer);
+  for (size_t i = 0; !status && i < params->n_weights; i++) status = safetensors_write(writer, i, params->weights[i].bytes);
+  free(entries);
+  if (!status) return safetensors_finish(writer);
+  safetensors_abandon(writer);
+  return status;
+}
+
+// ---- The model's file ---------------------------------------------------------------------------------------------------------
+
+static Status read_trained(void *user, const Weight *weight, void *out, bool *found) {
+  const WeightSource *params = user;
+  const Weight *trained = weights_find(params, weight->name);
+  *found = trained != NULL;
+  if (!trained) return STATUS_OK;
+  if (!type_same_shape(&trained->type, &weight->type)) {
+    char a[160], b[160];
+    FAIL(CHECK, weight->name, "the checkpoint holds %s, the model %s", type_text(&trained->type, a, sizeof a), type_text(&weight->type, b, sizeof b));
+  }
+  elements_convert(out, weight->type.dtype, trained->bytes, trained->type.dtype, type_elems(&weight->type));
+  return STATUS_OK;
+}
+
+static Status check_source(Model *model, const char *path, const CheckpointInfo *info, Arena *arena, WeightSource *out) {
+  ARENA_GUARD(arena);
+  Status status = model_weights(model, arena, out);
+  char hex[33];
+  if (!status) {
+    snprintf(hex, sizeof hex, "%016llx%016llx", (unsigned long long)out->fingerprint[0], (unsigned long long)out->fingerprint[1]);
+    if (info->fingerprint && info->fingerprint[0] && strcmp(info->fingerprint, hex))
+      status = status_fail(STATUS_CHECK, NULL, "'%s' is not the model that was trained: its weights' names, types or places have fingerprint %s, the checkpoint says %s",
+                           path, hex, info->fingerprint);
+  }
+  ARENA_RETURN(arena, status);
+}
+
+static Status write_model(Checkpoint *checkpoint, const Options *options) {
+  const CheckpointInfo *info = checkpoint_info(checkpoint);
+  const char *path = options->model ? options->model : info->model_path;
+  if (!path || !path[0]) FAIL(USAGE, NULL, "the checkpoint does not say which model was trained; name it with --model SOURCE");
+  Arena *arena = arena_create(0);
+  Model *model = NULL;
+  WeightSource weights;
+  Status status = arena ? model_open(path, &model) : status_fail(STATUS_RESOURCE, NULL, "out of memory");
+  if (status && !options->model) status = status_context(status, "the model that was trained (--model SOURCE names another place)");
+  if (!status) status = check_source(model, path, info, arena, &weights);
+  if (!status) status = model_export(model, options->output, read_trained, (void *)(uintptr_t)checkpoint_params(checkpoint));
+  model_close(model);
+  arena_destroy(arena);
+  return status;
+}
+
+static Status export_checkpoint(Checkpoint **checkpoint, const Options *options) {
+  if (!options->input) FAIL(USAGE, NULL, "name the checkpoint folder that 'tessera run --save' wrote");
+  if (!options->output) FAIL(USAGE, NULL, "say where the weights go: -o MODEL.onnx or -o WEIGHTS.safetensors");
+  bool model = ends_with(options->output, ".onnx"), tensors = ends_with(options->output, ".safetensors");
+  if (!model && !tensors) FAIL(USAGE, NULL, "'%s' ends neither in .onnx nor in .safetensors", options->output);
+  if (options->torch) FAIL(UNSUPPORTED, NULL, "--torch is not there yet; -o WEIGHTS.safetensors gives the weights under their ONNX names and layouts");
+  TRY(checkpoint_open(options->input, checkpoint));
+  if (model) TRY(write_model(*checkpoint, options));
+  else TRY(write_tensors(checkpoint_params(*checkpoint), options->output));
+  printf("%s: the weights of '%s' after %lld steps\n", options->output, options->input, (long long)checkpoint_info(*checkpoint)->step);
+  return STATUS_OK;
+}
+
+Status command_export(const Options *options) {
+  Checkpoint *checkpoint = NULL;
+  Status status = export_checkpoint(&checkpoint, options);
+  checkpoint_close(checkpoint);
+  return status;
+}

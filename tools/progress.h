@@ -1,0 +1,25 @@
+// What a person sees of a run: one line a step, or a live line on a terminal.
+#ifndef TESSERA_PROGRESS_H
+#define TESSERA_PROGRESS_H
+
+#include <stdio.h>
+
+#include "../runtime/executor.h"
+
+typedef struct Progress {
+  FILE *lines;                 // plain line per step; NULL: none
+  bool live;                   // stdout is a terminal: one line that is overwritten
+  int64_t steps;               // planned; -1: unknown
+  int64_t done;
+  int64_t items_per_step;      // tokens or samples
+  const char *item;            // "tokens" or "samples"
+  double smoothed_ms;          // of a step, exponentially
+} Progress;
+
+void progress_step(Progress *progress, const StepResult *result);
+void progress_finish(Progress *progress);       // ends the live line
+
+// "1.5 MiB"; returns `out`.
+const char *bytes_text(int64_t bytes, char out[32]);
+
+#endif

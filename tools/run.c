@@ -1,0 +1,350 @@
+// tessera run: a supervised worker process opens, compiles and trains; this process waits for it, and writes the report when it dies.
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../kernels/ops.h"
+#include "../runtime/checkpoint.h"
+#include "../runtime/data.h"
+#include "../runtime/launch.h"
+#include "command.h"
+#include "compile_flow.h"
+#include "progress.h"
+#include "report.h"
+
+// Losses, norms and times of the steps done; grows.
+typedef struct History {
+  double *losses, *grad_norms, *step_ms;
+  int64_t n, capacity;
+} History;
+
+static bool history_add(History *h, double loss, double grad_norm, double ms) {
+  if (h->n == h->capacity) {
+    int64_t wider = h->capacity ? 2 * h->capacity : 1024;
+    double **columns[] = {&h->losses, &h->grad_norms, &h->step_ms};
+    for (int i = 0; i < 3; i++) {
+      double *grown = realloc(*columns[i], (size_t)wider * sizeof *grown);
+      if (!grown) return false;
+      *columns[i] = grown;
+    }
+    h->capacity = wider;
+  }
+  h->losses[h->n] = loss;
+  h->grad_norms[h->n] = grad_norm;
+  h->step_ms[h->n++] = ms;
+  return true;
+}
+
+static void history_finish(History *h) {
+  free(h->losses);
+  free(h->grad_norms);
+  free(h->step_ms);
+  *h = (History){0};
+}
+
+// The worker's side of one run.
+typedef struct Run {
+  const Options *options;
+  LaunchChannel *channel;
+  Flow flow;
+  const WeightSource *weights;
+  Checkpoint *checkpoint;      // resumed from; NULL: none
+  Data *data;
+  DataFeed feed;               // of `data`, moved on by batch_offset
+  DataFeed data_feed;
+  int64_t batch_offset;
+  uint64_t seed;
+  int64_t first_step;
+  int64_t micro_batches;       // M, over all ranks
+  int64_t steps;               // to do; -1: until a stream ends
+  Executor *executor;
+  History history;
+  Progress progress;
+  char params_hash[33];
+  bool interrupted;
+} Run;
+
+static volatile sig_atomic_t stop_requested;   // set by SIGINT and SIGTERM in the worker: it ends after the step under way
+static void request_stop(int signal_number) { stop_requested = signal_number; }
+
+// ---- Before the first step ----------------------------------------------------------------------------------------------------
+
+static void append(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t bytes, const char *format, ...) {
+  size_t used = strlen(text);
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text + used, bytes - used, format, args);
+  va_end(args);
+}
+
+static void describe_input(char *text, size_t bytes, const ModelInput *input) {
+  append(text, bytes, "\n  %-16s %s", input->name, input->dtype ? dtype_name(input->dtype) : "any type");
+  if (input->rank < 0) append(text, bytes, ", any shape");
+  for (int d = 0; d < input->rank; d++) {
+    const char *before = d ? "," : "[";
+    if (input->dims[d] >= 0) append(text, bytes, "%s%" PRId64, before, input->dims[d]);
+    else append(text, bytes, "%s%s", before, input->symbols[d] ? input->symbols[d] : "?");
+  }
+  if (input->rank > 0) append(text, bytes, "]");
+}
+
+// `run` without --data: what the model takes, and a command line to copy.
+static Status explain_inputs(const Flow *flow, const Options *options) {
+  char text[8192] = "";
+  bool open_axis = false;
+  append(text, sizeof text, "no --data is given. '%s' takes per micro-batch:", options->input);
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    describe_input(text, sizeof text, &flow->inputs[i]);
+    open_axis |= flow->inputs[i].rank > 0 && flow->inputs[i].dims[0] < 0;
+  }
+  append(text, sizeof text, "\nTo try it on random numbers:\n  tessera run %s --data random --steps 10%s", options->input, open_axis ? " --batch 8" : "");
+  append(text, sizeof text, "\nOn a .safetensors file that holds %s%s%s (first axis: samples, or one tensor per batch: %s.0, %s.1, ...):",
+         flow->n_inputs ? flow->inputs[0].name : "the inputs", flow->n_inputs > 1 ? ", " : "", flow->n_inputs > 1 ? flow->inputs[1].name : "",
+         flow->n_inputs ? flow->inputs[0].name : "NAME", flow->n_inputs ? flow->inputs[0].name : "NAME");
+  append(text, sizeof text, "\n  tessera run %s --data FILE.safetensors%s", options->input, open_axis ? " --batch 8" : "");
+  FAIL(USAGE, NULL, "%s", text);
+}
+
+static Status open_checkpoint(Run *run) {
+  const Options *o = run->options;
+  run->seed = (uint64_t)o->seed;
+  if (!o->resume) return STATUS_OK;
+  TRY(checkpoint_open(o->resume, &run->checkpoint));
+  const CheckpointInfo *info = checkpoint_info(run->checkpoint);
+  if (!o->given.seed) run->seed = info->seed;
+  run->first_step = info->step;
+  if (!run->flow.is_plan && info->optimizer && strcmp(info->optimizer, o->optimizer))
+    FAIL(USAGE, NULL, "the checkpoint '%s' was trained with --optimizer %s, its state is not that of %s", o->resume, info->optimizer, o->optimizer);
+  return STATUS_OK;
+}
+
+static bool loads_state(const Graph *program) {
+  for (size_t i = 0; i < program->n_nodes; i++)
+    if (program->nodes[i]->op == &op_Load && attr_string(program->nodes[i], "state") && attr_string(program->nodes[i], "state")[0]) return true;
+  return false;
+}
+
+static bool has_state(const Graph *program) {
+  for (size_t i = 0; i < program->n_values; i++)
+    if (program->values[i]->role == ROLE_STATE) return true;
+  return false;
+}
+
+static Status choose_weights(Run *run) {
+  const Graph *program = run->flow.plan.programs[0];
+  run->weights = &run->flow.weights;
+  if (!run->checkpoint) return STATUS_OK;
+  if (has_state(program) && !loads_state(program))
+    FAIL(UNSUPPORTED, NULL, "this plan starts its optimizer state at zero; to continue from '%s', run the model instead of the plan", run->options->resume);
+  return checkpoint_weights(run->checkpoint, &run->flow.weights, &run->weights);
+}
+
+static Status fill_moved(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Run *run = self;
+  return run->data_feed.fill(run->data_feed.self, batch + run->batch_offset, out, n_inputs);
+}
+
+static Status choose_steps(Run *run) {
+  const Options *o = run->options;
+  const Graph *program = run->flow.plan.programs[0];
+  run->micro_batches = program->recipe.micro_per_rank * mesh_ranks(&program->mesh);
+  if (run->checkpoint) run->batch_offset = checkpoint_info(run->checkpoint)->next_batch - run->first_step * run->micro_batches;
+  run->data_feed = data_feed(run->data);
+  run->feed = (DataFeed){fill_moved, run};
+  int64_t batches = data_batches(run->data);
+  bool stream = batches < 0 && o->data.n == 1 && !strcmp(o->data.items[0], "-");
+  run->steps = o->steps;
+  if (o->steps >= 0 || stream) return STATUS_OK;
+  if (batches < 0) FAIL(USAGE, NULL, "random data have no end: say how many steps with --steps K");
+  run->steps = batches / run->micro_batches;
+  if (run->steps == 0)
+    FAIL(USAGE, NULL, "the data hold %" PRId64 " micro-batches, one step takes %" PRId64 "; use fewer --micro-batches, or --steps K to go around", batches,
+         run->micro_batches);
+  return STATUS_OK;
+}
+
+static Status read_fault(const Options *o, int ranks, ExecutorOptions *out) {
+  out->fault_rank = -1;
+  if (!o->fault) return STATUS_OK;
+  int used = 0;
+  long long step;
+  if (sscanf(o->fault, "%d:%lld%n", &out->fault_rank, &step, &used) != 2 || o->fault[used] || out->fault_rank < 0 || out->fault_rank >= ranks || step < 0)
+    FAIL(USAGE, NULL, "--fault: '%s' is not RANK:STEP with a rank below %d", o->fault, ranks);
+  out->fault_step = step;
+  return STATUS_OK;
+}
+
+static void say_plan(const Run *run) {
+  const Graph *program = run->flow.plan.programs[0];
+  const Recipe *r = &program->recipe;
+  Arena *arena = arena_create(0);
+  if (!arena) return;
+  PlanBytes bytes = plan_bytes(program, arena);
+  char sent[32], peak[32];
+  fprintf(stderr, "tessera: %s '%s' in %.0f ms: %d rank%s, stage %d, %" PRId64 " micro-batches a step, %s, %s; each rank sends %s a step; arenas %s\n",
+          run->flow.is_plan ? "read plan" : "compiled", run->options->input, run->flow.compile_ms, mesh_ranks(&program->mesh),
+          mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer", r->precision,
+          bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
+  if (r->loss_rule) fprintf(stderr, "tessera: loss: %s\n", r->loss_rule);
+  arena_destroy(arena);
+}
+
+static Status prepare(Run *run) {
+  const Options *o = run->options;
+  TRY(flow_open(o, &run->flow));
+  if (!o->data.n) return explain_inputs(&run->flow, o);
+  TRY(open_checkpoint(run));
+  TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
+  TRY(flow_compile(&run->flow, o, run->data));
+  if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
+  TRY(choose_weights(run));
+  const Graph *program = run->flow.plan.programs[0];
+  TRY(data_bind(run->data, program));
+  TRY(choose_steps(run));
+  say_plan(run);
+  ExecutorOptions executor = {
+    .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .lr_list = o->lr_list.items, .n_lr = o->lr_list.n, .first_step = run->first_step,
+  };
+  TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
+  launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
+  return executor_create(&run->flow.plan, run->weights, &run->feed, &executor, &run->executor);
+}
+
+// ---- Steps --------------------------------------------------------------------------------------------------------------------
+
+static bool on_step(void *self, const StepResult *result) {
+  Run *run = self;
+  launch_beat(run->channel, &(LaunchBeat){result->step, result->loss, result->grad_norm, result->ms});
+  bool kept = history_add(&run->history, result->loss, result->grad_norm, result->ms);
+  progress_step(&run->progress, result);
+  if (stop_requested) run->interrupted = true;
+  return kept && !stop_requested;
+}
+
+static Status run_steps(Run *run, int64_t steps) {
+  if (steps == 0 || run->interrupted) return STATUS_OK;
+  return executor_run(run->executor, steps, on_step, run);
+}
+
+static Status run_stream(Run *run) {
+  for (int64_t step = run->first_step + run->history.n; !run->interrupted; step++) {
+    bool there = false;
+    TRY(data_available(run->data, step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
+    if (!there) break;
+    TRY(run_steps(run, 1));
+  }
+  return STATUS_OK;
+}
+
+static Status train(Run *run) {
+  const Options *o = run->options;
+  if (o->dump_grads) {
+    bool there = run->steps != 0;
+    if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
+    if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
+    TRY(run_steps(run, 1));
+    TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
+  }
+  if (run->steps < 0) return run_stream(run);
+  return run_steps(run, run->steps - run->history.n);
+}
+
+static Status save(Run *run) {
+  const Options *o = run->options;
+  if (!o->save) return STATUS_OK;
+  const Graph *program = run->flow.plan.programs[0];
+  int64_t step = run->first_step + run->history.n;
+  char fingerprint[33];
+  snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64 "%016" PRIx64, run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1]);
+  const char *path = run->flow.is_plan ? model_path(run->flow.source) : o->input;
+  char *absolute = realpath(path, NULL);
+  CheckpointInfo info = {
+    .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
+    .fingerprint = fingerprint,
+  };
+  Status status = checkpoint_save(o->save, run->executor, program, &info);
+  free(absolute);
+  return status;
+}
+
+static void start_progress(Run *run, FILE *log) {
+  bool tokens = data_has_tokens(run->data);
+  bool terminal = isatty(STDOUT_FILENO);
+  run->progress = (Progress){
+    .lines = log ? log : terminal ? NULL : stdout, .live = terminal, .steps = run->steps,
+    .items_per_step = run->micro_batches * (tokens ? data_tokens_per_batch(run->data) : data_samples_per_batch(run->data)),
+    .item = tokens ? "tokens" : "samples",
+  };
+}
+
+static Status do_run(Run *run) {
+  const Options *o = run->options;
+  FILE *log = NULL;
+  TRY(prepare(run));
+  if (o->log && !(log = fopen(o->log, "w"))) FAIL(IO, NULL, "cannot write the log '%s'", o->log);
+  start_progress(run, log);
+  Status status = train(run);
+  progress_finish(&run->progress);
+  if (log && fclose(log) && !status) status = status_fail(STATUS_IO, NULL, "cannot write the log '%s'", o->log);
+  TRY(status);
+  TRY(executor_params_hash(run->executor, run->params_hash));
+  TRY(save(run));
+  if (run->interrupted)
+    FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->history.n, o->save ? "; --resume continues from the checkpoint" : "");
+  return STATUS_OK;
+}
+
+static Status write_report(const Run *run, const StatusError *error) {
+  const Options *o = run->options;
+  if (!o->report) return STATUS_OK;
+  RunReport report = {
+    .program = run->flow.plan.n_programs ? run->flow.plan.programs[0] : NULL, .n_steps = run->history.n, .losses = run->history.losses,
+    .grad_norms = run->history.grad_norms, .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
+    .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
+    .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
+    .executor = run->executor, .error = error,
+  };
+  return report_write(o->report, &report);
+}
+
+static int worker(void *arg, LaunchChannel *channel) {
+  Run run = {.options = arg, .channel = channel};
+  struct sigaction stop = {.sa_handler = request_stop};
+  sigaction(SIGINT, &stop, NULL);
+  sigaction(SIGTERM, &stop, NULL);
+  Status status = do_run(&run);
+  Status reported = write_report(&run, status);
+  if (reported && status) command_print_error(reported);
+  else if (reported) status = reported;
+  executor_destroy(run.executor);
+  data_close(run.data);
+  checkpoint_close(run.checkpoint);
+  flow_finish(&run.flow);
+  history_finish(&run.history);
+  return command_print_error(status);
+}
+
+// ---- The supervisor -----------------------------------------------------------------------------------------------------------
+
+static void on_beat(void *self, const LaunchBeat *beat) {
+  if (beat->step >= 0 && !history_add(self, beat->loss, beat->grad_norm, beat->ms))
+    fprintf(stderr, "tessera: warning: out of memory: the report of a failed run will lack steps\n");
+}
+
+Status command_run(const Options *options) {
+  History history = {0};
+  LaunchOptions launch = {.hang_ns = (int64_t)(options->hang * 1e9), .on_beat = on_beat, .self = &history};
+  LaunchEnd end = {0};
+  fflush(NULL);
+  Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
+  if (status && options->report) {
+    RunReport report = {.n_steps = history.n, .losses = history.losses, .grad_norms = history.grad_norms, .step_ms = history.step_ms, .error = status};
+    Status reported = report_write(options->report, &report);
+    if (reported) command_print_error(reported);
+  }
+  history_finish(&history);
+  return status ? status : command_exit_silently(end.exit_code);
+}

@@ -1,0 +1,208 @@
+// tessera show: what a model holds, or what a plan does, sends and needs.
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../frontend/plan_file.h"
+#include "command.h"
+#include "compile_flow.h"
+#include "plan_text.h"
+#include "progress.h"
+
+// ---- A plan -------------------------------------------------------------------------------------------------------------------
+
+static Status show_plan(Flow *flow, const Options *options) {
+  ARENA_GUARD(flow->arena);
+  Status status = graph_read_onnx(flow->model, flow->arena, &flow->graph);
+  if (!status && options->json) {
+    plan_text_json(&(JsonWriter){.to = stdout}, flow->graph);
+  } else if (!status) {
+    plan_text_summary(stdout, flow->graph);
+    printf("\n step phase  queue   operator                     results <- operands\n");
+    plan_text_steps(stdout, flow->graph);
+  }
+  ARENA_RETURN(flow->arena, status);
+}
+
+// ---- A model ------------------------------------------------------------------------------------------------------------------
+
+typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
+
+static int compare_counts(const void *a, const void *b) {
+  const OpCount *x = a, *y = b;
+  if (x->count != y->count) return x->count < y->count ? 1 : -1;
+  return strcmp(x->name, y->name);
+}
+
+static size_t count_ops(const Graph *graph, Arena *arena, OpCount **out) {
+  OpCount *counts = NULL;
+  size_t n = 0, capacity = 0;
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Op *op = graph->nodes[i]->op;
+    size_t k = 0;
+    while (k < n && (strcmp(counts[k].name, op->name) || strcmp(counts[k].domain, op->domain))) k++;
+    if (k == n) ARENA_PUSH(arena, counts, n, capacity, ((OpCount){op->domain, op->name, 0, true}));
+    counts[k].count++;
+  }
+  if (n) qsort(counts, n, sizeof *counts, compare_counts);
+  *out = counts;
+  return n;
+}
+
+static const char *role_text(const Value *v) {
+  if (v->role == ROLE_PARAM) return v->trainable ? "parameter" : "frozen";
+  return v->weight && dtype_is_float(v->type.dtype) && v->doc && strstr(v->doc, "buffer") ? "buffer" : "constant";
+}
+
+static bool is_initializer(const Value *v) { return v->weight && !v->producer; }
+
+static void shape_of(const ModelInput *input, char *out, size_t bytes) {
+  size_t used = (size_t)snprintf(out, bytes, "%s", input->dtype ? dtype_name(input->dtype) : "any");
+  for (int d = 0; d < input->rank && used < bytes; d++) {
+    const char *before = d ? "," : "[", *after = d + 1 == input->rank ? "]" : "";
+    if (input->dims[d] >= 0) used += (size_t)snprintf(out + used, bytes - used, "%s%" PRId64 "%s", before, input->dims[d], after);
+    else used += (size_t)snprintf(out + used, bytes - used, "%s%s%s", before, input->symbols[d] ? input->symbols[d] : "?", after);
+  }
+}
+
+static void json_type(JsonWriter *w, const char *name, const Type *type) {
+  json_write_object(w, NULL);
+  json_write_text(w, "name", name);
+  json_write_text(w, "dtype", type->dtype ? dtype_name(type->dtype) : NULL);
+  json_write_array(w, "shape");
+  for (int d = 0; d < type->rank; d++) json_write_int(w, NULL, type->dims[d]);
+  json_write_end_array(w);
+  json_write_end_object(w);
+}
+
+static void json_initializers(JsonWriter *w, const Graph *graph) {
+  json_write_array(w, "initializers");
+  for (size_t i = 0; graph && i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (!is_initializer(v)) continue;
+    json_write_object(w, NULL);
+    json_write_text(w, "name", v->name);
+    json_write_text(w, "role", role_text(v));
+    json_write_text(w, "why", v->doc);
+    json_write_null(w, "tied_with");
+    json_write_text(w, "dtype", dtype_name(v->type.dtype));
+    json_write_array(w, "shape");
+    for (int d = 0; d < v->type.rank; d++) json_write_int(w, NULL, v->type.dims[d]);
+    json_write_end_array(w);
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
+static void json_model_inputs(JsonWriter *w, const Flow *flow) {
+  json_write_array(w, "inputs");
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    const ModelInput *in = &flow->inputs[i];
+    json_write_object(w, NULL);
+    json_write_text(w, "name", in->name);
+    json_write_text(w, "dtype", in->dtype ? dtype_name(in->dtype) : NULL);
+    json_write_array(w, "shape");
+    for (int d = 0; d < in->rank; d++) {
+      if (in->dims[d] >= 0) json_write_int(w, NULL, in->dims[d]);
+      else json_write_text(w, NULL, in->symbols[d] ? in->symbols[d] : "?");
+    }
+    json_write_end_array(w);
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
+static void show_model_json(const Flow *flow, const Status problem) {
+  JsonWriter w = {.to = stdout};
+  const Graph *graph = flow->graph;
+  json_write_object(&w, NULL);
+  json_initializers(&w, graph);
+  json_model_inputs(&w, flow);
+  json_write_array(&w, "outputs");
+  for (size_t i = 0; graph && i < graph->n_outputs; i++) json_type(&w, graph->outputs[i]->name, &graph->outputs[i]->type);
+  json_write_end_array(&w);
+  json_write_object(&w, "operators");
+  OpCount *counts = NULL;
+  size_t n = graph ? count_ops(graph, flow->arena, &counts) : 0;
+  for (size_t i = 0; i < n; i++) json_write_int(&w, counts[i].name, counts[i].count);
+  json_write_end_object(&w);
+  json_write_array(&w, "problems");
+  if (problem) {
+    char text[4096];
+    json_write_text(&w, NULL, status_text(problem, text, sizeof text));
+  }
+  json_write_end_array(&w);
+  json_write_end_object(&w);
+}
+
+static void show_initializers(const Graph *graph) {
+  int64_t trainable = 0, n_params = 0;
+  for (size_t i = 0; i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (!is_initializer(v)) continue;
+    char type[160];
+    printf("  %-9s %-32s %-20s %s\n", role_text(v), v->name, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
+    if (v->role == ROLE_PARAM && v->trainable) {
+      trainable += type_elems(&v->type);
+      n_params++;
+    }
+  }
+  printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
+}
+
+static void show_model_text(const Flow *flow, const Status problem) {
+  const Graph *graph = flow->graph;
+  printf("inputs\n");
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    char shape[256];
+    shape_of(&flow->inputs[i], shape, sizeof shape);
+    printf("  %-32s %s\n", flow->inputs[i].name, shape);
+  }
+  if (graph) {
+    printf("outputs\n");
+    for (size_t i = 0; i < graph->n_outputs; i++) {
+      char type[160];
+      printf("  %-32s %s\n", graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
+    }
+    printf("initializers\n");
+    show_initializers(graph);
+    OpCount *counts;
+    size_t n = count_ops(graph, flow->arena, &counts);
+    printf("operators\n");
+    for (size_t i = 0; i < n; i++) printf("  %6" PRId64 "  %s%s%s\n", counts[i].count, counts[i].domain, counts[i].domain[0] ? "." : "", counts[i].name);
+  }
+  if (problem) {
+    char text[4096];
+    printf("problems\n%s\n", status_text(problem, text, sizeof text));
+  } else {
+    printf("no problems\n");
+  }
+}
+
+// Types of everything, as far as the model allows; where symbols stay open the importer says which --dim would bind them.
+static Status understand(Flow *flow, const Options *options) {
+  TRY(flow_import(flow, options, NULL));
+  CompileOptions compile = compile_options_default();
+  PassRun run;
+  TRY(flow_pass_run(options, flow->arena, &run));
+  static const char *const types_only[] = {"infer_types", NULL};
+  return passes_run(flow->graph, types_only, &compile, &run);
+}
+
+static Status show_model(Flow *flow, const Options *options) {
+  Status problem = understand(flow, options);
+  ARENA_GUARD(flow->arena);
+  if (options->json) show_model_json(flow, problem);
+  else show_model_text(flow, problem);
+  int code = (int)status_code(problem);
+  status_free(problem);
+  ARENA_RETURN(flow->arena, command_exit_silently(code));
+}
+
+Status command_show(const Options *options) {
+  Flow flow = {0};
+  Status status = flow_open(options, &flow);
+  if (!status) status = flow.is_plan ? show_plan(&flow, options) : show_model(&flow, options);
+  flow_finish(&flow);
+  return status;
+}
