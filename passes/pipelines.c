@@ -1,0 +1,28 @@
+// The whole compiler on one screen.
+#include <stddef.h>
+
+#include "pass.h"
+
+const char *const pipeline_simplify[] = {"infer_types", "fold_constants", "merge_common", "dead_code", NULL};
+
+const char *const pipeline_train[] = {
+    "widen_f64",            // first, so that constants are computed in double, too
+    "infer_types",
+    "fold_constants",
+    "merge_common",
+    "attach_loss",
+    "sum_loss",             // (sum, count): micro-batches add up exactly
+    "fuse_transpose",
+    "dead_code",
+    "build_backward",
+    "merge_common",         // what backward computes again and forward has already
+    "dead_code",
+    "attach_optimizer",
+    "accumulate",
+    "partition",            // decides placements
+    "bucket_collectives",
+    "insert_collectives",   // lowers them
+    "schedule",
+    "plan_memory",
+    NULL,
+};
