@@ -122,6 +122,22 @@ static const char *const fact_names[] = {"typed", "summed", "backward", "optimiz
 enum { FACTS_COUNT = sizeof fact_names / sizeof *fact_names };
 _Static_assert(1 << (FACTS_COUNT - 1) == FACT_PLANNED, "one name per fact");
 
+// Fields of the graph that name a value.
+static const struct { const char *key; size_t offset; } report_fields[] = {
+    {"loss", offsetof(Graph, loss)},               {"loss_count", offsetof(Graph, loss_count)},
+    {"loss_report", offsetof(Graph, loss_report)}, {"norm_report", offsetof(Graph, norm_report)},
+    {"inverse_count", offsetof(Graph, inverse_count)},
+};
+enum { REPORTS = sizeof report_fields / sizeof *report_fields };
+
+static Value **report_at(Graph *g, int i) { return (Value **)((char *)g + report_fields[i].offset); }
+
+static int report_index(const char *key) {
+  for (int i = 0; i < REPORTS; i++)
+    if (!strcmp(key, report_fields[i].key)) return i;
+  return -1;
+}
+
 typedef enum RecipeType { RECIPE_STRING, RECIPE_INT, RECIPE_INT64, RECIPE_DOUBLE, RECIPE_REDUCE } RecipeType;
 typedef struct RecipeField { const char *key; RecipeType type; size_t offset; int64_t default_int; } RecipeField;
 #define FIELD(name, type, value) {"recipe." #name, type, offsetof(Recipe, name), value}
@@ -199,10 +215,10 @@ size_t meta_of_graph(const Graph *g, Arena *arena, MetaPair **out) {
   for (int i = 0; i < g->mesh.n_axes; i++)
     mesh = arena_printf(arena, "%s%s%s=%d", mesh ? mesh : "", mesh ? "," : "", g->mesh.axes[i].name, g->mesh.axes[i].size);
   put(&p, "mesh", mesh);
-  if (g->loss) put(&p, "loss", g->loss->name);
-  if (g->loss_report) put(&p, "loss_report", g->loss_report->name);
-  if (g->norm_report) put(&p, "norm_report", g->norm_report->name);
-  if (g->inverse_count) put(&p, "inverse_count", g->inverse_count->name);
+  for (int i = 0; i < REPORTS; i++) {
+    const Value *v = *report_at((Graph *)g, i);
+    if (v) put(&p, report_fields[i].key, v->name);
+  }
   put_recipe(&p, &g->recipe);
   for (size_t i = 0; i < g->n_buckets; i++) put(&p, arena_printf(arena, "bucket.%zu", i), bucket_text(&g->buckets[i], arena));
   for (size_t i = 0; i < g->n_buffers; i++) put(&p, arena_printf(arena, "buffer.%zu", i), buffer_text(&g->buffers[i], arena));
@@ -557,7 +573,7 @@ Status meta_set_graph(MetaReader *r, const char *key, const char *text) {
   if (!strncmp(key, "bucket.", 7)) return set_listed(r, key, text, g->n_buckets, read_bucket);
   if (!strncmp(key, "buffer.", 7)) return set_listed(r, key, text, g->n_buffers, read_buffer);
   if (!strncmp(key, "saving.", 7)) return set_listed(r, key, text, g->n_savings, read_saving);
-  if (!strcmp(key, "loss") || !strcmp(key, "loss_report") || !strcmp(key, "norm_report") || !strcmp(key, "inverse_count")) {
+  if (report_index(key) >= 0) {
     postpone(r, NULL, NULL, key, text);
     return STATUS_OK;
   }
@@ -673,9 +689,7 @@ Status meta_finish(MetaReader *r) {
     } else if (p->value) {
       TRY(find_value(r, p->value->name, p, !strcmp(p->key, "of") ? &p->value->of : &p->value->carry));
     } else {
-      Value **at = !strcmp(p->key, "loss") ? &g->loss : !strcmp(p->key, "loss_report") ? &g->loss_report
-                   : !strcmp(p->key, "norm_report") ? &g->norm_report : &g->inverse_count;
-      TRY(find_value(r, NULL, p, at));
+      TRY(find_value(r, NULL, p, report_at(g, report_index(p->key))));
     }
   }
   return check_references(g);

@@ -20,13 +20,14 @@
 typedef struct MetaPair { const char *key, *text; } MetaPair;
 
 // All pairs in a fixed order; *out and its strings lie in `arena`. Returns their number.
-// Keys of a value: role ("param": trainable, "frozen": a parameter that is not, ...), trainable (of other roles), dtype (where it is not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
+// Keys of a value: role ("param": trainable, "frozen": a parameter that is not, ...), trainable (of other roles), dtype (where it is
+// not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
 // loc ("BUFFER+OFFSET" or "BUFFER+OFFSET+STRIDE*rank"), doc.
 size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaPair **out);
 // Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names).
 size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair **out);
-// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), loss, loss_report, norm_report, inverse_count, recipe.*, and JSON objects
-// bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
+// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), loss, loss_count, loss_report, norm_report, inverse_count, recipe.*, and JSON
+// objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
 size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 
 // The role of a value by its place alone: ACTIVATION with a producer, CONST with a weight, else INPUT. Its `role` pair is left out then.

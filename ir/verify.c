@@ -142,7 +142,8 @@ static Status check_lists(const Graph *g, Arena *arena) {
   for (size_t i = 0; i < g->n_outputs; i++)
     if (!has_value(g, g->outputs[i])) FAIL(MALFORMED, g->outputs[i]->name, "is an output that is not in the graph");
   const struct { const char *what; const Value *value; } reports[] = {
-      {"loss", g->loss}, {"reported loss", g->loss_report}, {"reported norm", g->norm_report}, {"inverse count", g->inverse_count}};
+      {"loss", g->loss}, {"loss count", g->loss_count},
+      {"reported loss", g->loss_report}, {"reported norm", g->norm_report}, {"inverse count", g->inverse_count}};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
     if (reports[i].value && !has_value(g, reports[i].value))
       FAIL(MALFORMED, reports[i].value->name, "is the %s and not in the graph", reports[i].what);

@@ -36,6 +36,7 @@ Status pass_dead_code(Graph *graph, const CompileOptions *options) {
   Marks m = {graph, ARENA_ARRAY(graph->arena, bool, graph->n_values)};
   for (size_t i = 0; i < graph->n_outputs; i++) mark(&m, graph->outputs[i]);
   mark(&m, graph->loss);
+  mark(&m, graph->loss_count);
   mark(&m, graph->loss_report);
   mark(&m, graph->norm_report);
   mark(&m, graph->inverse_count);

@@ -170,6 +170,7 @@ Status pass_merge_common(Graph *graph, const CompileOptions *options) {
   m.slots = ARENA_ARRAY(arena, void *, m.capacity);
   for (size_t i = 0; i < graph->n_outputs; i++) keep(&m, graph->outputs[i]);
   keep(&m, graph->loss);
+  keep(&m, graph->loss_count);
   keep(&m, graph->loss_report);
   keep(&m, graph->norm_report);
   keep(&m, graph->inverse_count);
