@@ -17,6 +17,7 @@ const char *const pipeline_train[] = {
     "build_backward",
     "merge_common",         // what backward computes again and forward has already
     "dead_code",
+    "fuse_elementwise",
     "attach_optimizer",
     "accumulate",
     "partition",            // decides placements
