@@ -1,0 +1,245 @@
+#include "plan_file.h"
+
+#include <string.h>
+
+#include "../ir/meta.h"
+#include "../ir/op.h"
+#include "atomic_file.h"
+#include "onnx_decode.h"
+
+enum { PLAN_IR_VERSION = 10 };
+
+// protobuf-c's structures, zeroed and tied to their descriptor, in the arena.
+#define MESSAGE(arena, T, init) ((T *)arena_copy(arena, &(T)init, sizeof(T)))
+#define LIST(arena, T, n) ARENA_ARRAY(arena, T *, n)
+
+// protobuf-c's fields are not const, though packing only reads them.
+static char *text(const char *s) { return (char *)s; }
+
+typedef struct Writer {
+  Arena *arena;
+  const Graph *graph;
+  bool *described;                 // values whose metadata stands somewhere already
+} Writer;
+
+// ---- Metadata, types, tensors -------------------------------------------------------------------------------------------------
+
+static Onnx__StringStringEntryProto **make_pairs(Arena *arena, const MetaPair *pairs, size_t n) {
+  Onnx__StringStringEntryProto **list = LIST(arena, Onnx__StringStringEntryProto, n);
+  for (size_t i = 0; i < n; i++) {
+    list[i] = MESSAGE(arena, Onnx__StringStringEntryProto, ONNX__STRING_STRING_ENTRY_PROTO__INIT);
+    list[i]->key = arena_printf(arena, META_PREFIX "%s", pairs[i].key);
+    list[i]->value = text(pairs[i].text);
+  }
+  return list;
+}
+
+static Onnx__TypeProto *make_type(Arena *arena, const Type *type) {
+  Onnx__TensorShapeProto *shape = MESSAGE(arena, Onnx__TensorShapeProto, ONNX__TENSOR_SHAPE_PROTO__INIT);
+  shape->n_dim = (size_t)type->rank;
+  shape->dim = LIST(arena, Onnx__TensorShapeProto__Dimension, type->rank);
+  for (int i = 0; i < type->rank; i++) {
+    shape->dim[i] = MESSAGE(arena, Onnx__TensorShapeProto__Dimension, ONNX__TENSOR_SHAPE_PROTO__DIMENSION__INIT);
+    shape->dim[i]->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+    shape->dim[i]->dim_value = type->dims[i];
+  }
+  Onnx__TypeProto__Tensor *tensor = MESSAGE(arena, Onnx__TypeProto__Tensor, ONNX__TYPE_PROTO__TENSOR__INIT);
+  tensor->has_elem_type = true;
+  tensor->elem_type = (int32_t)type->dtype;
+  tensor->shape = shape;
+  Onnx__TypeProto *proto = MESSAGE(arena, Onnx__TypeProto, ONNX__TYPE_PROTO__INIT);
+  proto->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+  proto->tensor_type = tensor;
+  return proto;
+}
+
+static Onnx__ValueInfoProto *make_value(Writer *w, const Value *v) {
+  Onnx__ValueInfoProto *info = MESSAGE(w->arena, Onnx__ValueInfoProto, ONNX__VALUE_INFO_PROTO__INIT);
+  info->name = text(v->name);
+  if (v->type.dtype != DTYPE_NONE) info->type = make_type(w->arena, &v->type);
+  if (w->described[v->id] || v->weight) return info;
+  MetaPair *pairs;
+  info->n_metadata_props = meta_of_value(w->graph, v, w->arena, &pairs);
+  info->metadata_props = make_pairs(w->arena, pairs, info->n_metadata_props);
+  w->described[v->id] = true;
+  return info;
+}
+
+static Onnx__TensorProto *make_tensor(Arena *arena, const Weight *weight, const char *name) {
+  Onnx__TensorProto *t = MESSAGE(arena, Onnx__TensorProto, ONNX__TENSOR_PROTO__INIT);
+  t->name = text(name);
+  t->has_data_type = true;
+  t->data_type = (int32_t)weight->type.dtype;
+  t->n_dims = (size_t)weight->type.rank;
+  t->dims = arena_copy(arena, weight->type.dims, sizeof(int64_t) * (size_t)weight->type.rank);
+  t->has_raw_data = true;
+  t->raw_data = (ProtobufCBinaryData){(size_t)type_bytes(&weight->type), (uint8_t *)weight->bytes};
+  return t;
+}
+
+// ---- Nodes --------------------------------------------------------------------------------------------------------------------
+
+static ProtobufCBinaryData binary(const char *s) { return (ProtobufCBinaryData){strlen(s), (uint8_t *)s}; }
+
+static bool is_written(const Node *node, const AttrSpec *spec) {
+  const void *at = (const char *)node->attrs + spec->offset;
+  switch (spec->type) {
+  case ATTR_INT: return *(const int64_t *)at != ATTR_ABSENT && !attr_is_default(node, spec);
+  case ATTR_STRING: return *(const char *const *)at && !attr_is_default(node, spec);
+  case ATTR_INTS: case ATTR_FLOATS: case ATTR_STRINGS: return ((const AttrInts *)at)->n > 0;
+  case ATTR_FLOAT: case ATTR_TENSOR: return !attr_is_default(node, spec);
+  }
+  return false;
+}
+
+#define KIND(a, t) ((a)->has_type = true, (a)->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__##t)
+
+static Onnx__AttributeProto *make_attr(Arena *arena, const Node *node, const AttrSpec *spec) {
+  Onnx__AttributeProto *a = MESSAGE(arena, Onnx__AttributeProto, ONNX__ATTRIBUTE_PROTO__INIT);
+  const void *at = (const char *)node->attrs + spec->offset;
+  a->name = text(spec->name);
+  switch (spec->type) {
+  case ATTR_INT: KIND(a, INT), a->has_i = true, a->i = *(const int64_t *)at; break;
+  case ATTR_FLOAT: KIND(a, FLOAT), a->has_f = true, a->f = *(const float *)at; break;
+  case ATTR_STRING: KIND(a, STRING), a->has_s = true, a->s = binary(*(const char *const *)at); break;
+  case ATTR_INTS: KIND(a, INTS), a->n_ints = (size_t)((const AttrInts *)at)->n, a->ints = (int64_t *)((const AttrInts *)at)->items; break;
+  case ATTR_FLOATS: KIND(a, FLOATS), a->n_floats = (size_t)((const AttrFloats *)at)->n, a->floats = (float *)((const AttrFloats *)at)->items; break;
+  case ATTR_STRINGS: {
+    const AttrStrings *list = at;
+    KIND(a, STRINGS);
+    a->n_strings = (size_t)list->n;
+    a->strings = ARENA_ARRAY(arena, ProtobufCBinaryData, list->n);
+    for (int64_t i = 0; i < list->n; i++) a->strings[i] = binary(list->items[i]);
+    break;
+  }
+  case ATTR_TENSOR: KIND(a, TENSOR), a->t = make_tensor(arena, *(const Weight *const *)at, ""); break;
+  }
+  return a;
+}
+
+static char **make_names(Arena *arena, Value *const *values, int n) {
+  char **names = ARENA_ARRAY(arena, char *, n);
+  for (int i = 0; i < n; i++) names[i] = text(values[i] ? values[i]->name : "");
+  return names;
+}
+
+static Onnx__NodeProto *make_node(Writer *w, const Node *node) {
+  Arena *arena = w->arena;
+  Onnx__NodeProto *n = MESSAGE(arena, Onnx__NodeProto, ONNX__NODE_PROTO__INIT);
+  n->name = text(node->name);
+  n->op_type = text(node->op->name);
+  n->domain = *node->op->domain ? text(node->op->domain) : NULL;
+  n->n_input = (size_t)node->n_inputs;
+  n->input = make_names(arena, node->inputs, node->n_inputs);
+  n->n_output = (size_t)node->n_outputs;
+  n->output = make_names(arena, node->outputs, node->n_outputs);
+  size_t capacity = 0;
+  for (const AttrSpec *s = node->op->attrs; s && s->name; s++)
+    if (is_written(node, s)) ARENA_PUSH(arena, n->attribute, n->n_attribute, capacity, make_attr(arena, node, s));
+  MetaPair *pairs;
+  n->n_metadata_props = meta_of_node(w->graph, node, arena, &pairs);
+  n->metadata_props = make_pairs(arena, pairs, n->n_metadata_props);
+  return n;
+}
+
+// ---- The whole ----------------------------------------------------------------------------------------------------------------
+
+static void make_inputs(Writer *w, Onnx__GraphProto *out) {
+  const Graph *g = w->graph;
+  out->input = LIST(w->arena, Onnx__ValueInfoProto, g->n_inputs + g->n_values);
+  for (size_t i = 0; i < g->n_inputs; i++) out->input[out->n_input++] = make_value(w, g->inputs[i]);
+  for (size_t i = 0; i < g->n_values; i++) {
+    const Value *v = g->values[i];
+    if (!v->producer && !v->weight && !w->described[i]) out->input[out->n_input++] = make_value(w, v);
+  }
+}
+
+static Status make_initializers(Writer *w, Onnx__GraphProto *out) {
+  const Graph *g = w->graph;
+  out->initializer = LIST(w->arena, Onnx__TensorProto, g->n_values);
+  for (size_t i = 0; i < g->n_values; i++) {
+    const Value *v = g->values[i];
+    if (!v->weight || w->described[i]) continue;
+    if (!v->weight->bytes) FAIL(IO, NULL, "the bytes of '%s' are not at hand: it is a reference to %s", v->name, v->weight->path ? v->weight->path : "nothing");
+    Onnx__TensorProto *t = make_tensor(w->arena, v->weight, v->name);
+    MetaPair *pairs;
+    t->n_metadata_props = meta_of_value(g, v, w->arena, &pairs);
+    t->metadata_props = make_pairs(w->arena, pairs, t->n_metadata_props);
+    out->initializer[out->n_initializer++] = t;
+    w->described[i] = true;
+  }
+  return STATUS_OK;
+}
+
+static Status make_graph(Writer *w, Onnx__GraphProto **result) {
+  const Graph *g = w->graph;
+  Onnx__GraphProto *out = MESSAGE(w->arena, Onnx__GraphProto, ONNX__GRAPH_PROTO__INIT);
+  out->name = text(g->name);
+  make_inputs(w, out);
+  TRY(make_initializers(w, out));
+  out->output = LIST(w->arena, Onnx__ValueInfoProto, g->n_outputs);
+  for (size_t i = 0; i < g->n_outputs; i++) out->output[out->n_output++] = make_value(w, g->outputs[i]);
+  out->value_info = LIST(w->arena, Onnx__ValueInfoProto, g->n_values);
+  out->node = LIST(w->arena, Onnx__NodeProto, g->n_nodes);
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Node *n = g->nodes[i];
+    for (int k = 0; k < n->n_outputs; k++) {
+      const Value *v = n->outputs[k];
+      if (!v || w->described[v->id]) continue;
+      Onnx__ValueInfoProto *info = make_value(w, v);
+      if (info->type || info->n_metadata_props) out->value_info[out->n_value_info++] = info;
+    }
+    out->node[out->n_node++] = make_node(w, n);
+  }
+  *result = out;
+  return STATUS_OK;
+}
+
+static void add_opset(Arena *arena, Onnx__ModelProto *model, const char *domain, int64_t version) {
+  Onnx__OperatorSetIdProto *id = MESSAGE(arena, Onnx__OperatorSetIdProto, ONNX__OPERATOR_SET_ID_PROTO__INIT);
+  id->domain = text(domain);
+  id->has_version = true;
+  id->version = version;
+  model->opset_import[model->n_opset_import++] = id;
+}
+
+static Status write_model(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values)};
+  Onnx__ModelProto *model = MESSAGE(arena, Onnx__ModelProto, ONNX__MODEL_PROTO__INIT);
+  model->has_ir_version = true;
+  model->ir_version = PLAN_IR_VERSION;
+  model->producer_name = text("tessera");
+  model->opset_import = LIST(arena, Onnx__OperatorSetIdProto, graph->n_nodes + 2);
+  add_opset(arena, model, "", graph->opset);
+  add_opset(arena, model, "tessera", 1);
+  TRY(make_graph(&w, &model->graph));
+  MetaPair *pairs;
+  model->n_metadata_props = meta_of_graph(graph, arena, &pairs);
+  model->metadata_props = make_pairs(arena, pairs, model->n_metadata_props);
+  size_t n = onnx__model_proto__get_packed_size(model);
+  uint8_t *bytes = arena_alloc(arena, n);
+  onnx__model_proto__pack(model, bytes);
+  *out_bytes = bytes;
+  *out_n_bytes = n;
+  return STATUS_OK;
+}
+
+Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  ARENA_GUARD(arena);
+  ARENA_RETURN(arena, write_model(graph, arena, out_bytes, out_n_bytes));
+}
+
+Status graph_write_onnx(const Graph *graph, const char *path) {
+  Arena *arena = arena_create(0);
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory");
+  const void *bytes;
+  size_t n_bytes;
+  AtomicFile file = {.fd = -1};
+  Status status = graph_to_onnx(graph, arena, &bytes, &n_bytes);
+  if (!status) status = atomic_begin(path, &file);
+  if (!status) status = atomic_write(&file, bytes, n_bytes);
+  if (!status) status = atomic_commit(&file);
+  atomic_abandon(&file);
+  arena_destroy(arena);
+  return status;
+}

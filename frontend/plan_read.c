@@ -1,0 +1,209 @@
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+#include "../ir/meta.h"
+#include "import_state.h"
+#include "plan_file.h"
+
+typedef struct Reader {
+  Model *model;
+  Arena *arena;
+  OnnxModel onnx;
+  Graph *graph;
+  MetaReader *meta;
+} Reader;
+
+bool model_is_plan(const Model *model) {
+  // ModelProto.metadata_props (14) of a plan hold keys of ours: no decoding needed to see that.
+  Bytes rest = model->file;
+  for (WireField w; wire_next(&rest, &w);) {
+    if (w.number != 14) continue;
+    Bytes entry = w.bytes;
+    for (WireField e; wire_next(&entry, &e);)
+      if (e.number == 1 && e.bytes.n > strlen(META_PREFIX) && !memcmp(e.bytes.data, META_PREFIX, strlen(META_PREFIX))) return true;
+  }
+  return false;
+}
+
+// ---- Values -------------------------------------------------------------------------------------------------------------------
+
+// The key without our prefix; NULL for those of others, which say nothing here.
+static const char *own_key(const char *key) { return strncmp(key, META_PREFIX, strlen(META_PREFIX)) ? NULL : key + strlen(META_PREFIX); }
+
+static Status read_value_pairs(Reader *r, Value *v, Onnx__StringStringEntryProto *const *pairs, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const char *key = own_key(text_or_empty(pairs[i]->key));
+    if (key) TRY(status_context(meta_set_value(r->meta, v, key, text_or_empty(pairs[i]->value)), "value '%s'", v->name));
+  }
+  return STATUS_OK;
+}
+
+static Status read_type(const Onnx__ValueInfoProto *info, Type *out) {
+  const char *name = text_or_empty(info->name);
+  *out = (Type){0};
+  if (!info->type) return STATUS_OK;
+  if (info->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE || !dtype_known(info->type->tensor_type->elem_type))
+    FAIL(UNSUPPORTED, NULL, "value '%s' is no tensor of a supported element type", name);
+  const Onnx__TensorShapeProto *shape = info->type->tensor_type->shape;
+  if (!shape || shape->n_dim > RANK_MAX) FAIL(MALFORMED, NULL, "value '%s' has no shape, or more than %d dimensions", name, RANK_MAX);
+  out->dtype = (Dtype)info->type->tensor_type->elem_type;
+  out->rank = (int)shape->n_dim;
+  for (int i = 0; i < out->rank; i++) {
+    if (shape->dim[i]->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE)
+      FAIL(MALFORMED, NULL, "value '%s': dimension %d is no number; shapes of a plan are static", name, i);
+    out->dims[i] = shape->dim[i]->dim_value;
+  }
+  return status_context(type_check(out, NULL), "value '%s'", name);
+}
+
+// Type and metadata of a value that may be there already, e.g. a graph output that is an initializer.
+static Status read_value(Reader *r, const Onnx__ValueInfoProto *info, Value **out) {
+  const char *name = text_or_empty(info->name);
+  Type type;
+  if (!*name) FAIL(MALFORMED, NULL, "a value of the graph has no name");
+  TRY(read_type(info, &type));
+  Value *v = graph_find_value(r->graph, name);
+  if (!v) v = graph_add_value(r->graph, name);
+  if (type.dtype != DTYPE_NONE && v->type.dtype != DTYPE_NONE && !type_equal(&type, &v->type))
+    FAIL(MALFORMED, NULL, "value '%s' is declared twice, with different types", name);
+  if (type.dtype != DTYPE_NONE) v->type = type;
+  TRY(read_value_pairs(r, v, info->metadata_props, info->n_metadata_props));
+  if (out) *out = v;
+  return STATUS_OK;
+}
+
+static Status read_initializers(Reader *r) {
+  const OnnxGraph *g = &r->onnx.graph;
+  if (g->n_sparse) FAIL(UNSUPPORTED, NULL, "sparse initializers are not supported");
+  for (size_t i = 0; i < g->n_initializers; i++) {
+    const Onnx__TensorProto *head = g->initializers[i].head;
+    const char *name = text_or_empty(head->name);
+    Weight *w = ARENA_NEW(r->arena, Weight);
+    if (!*name || graph_find_value(r->graph, name)) FAIL(MALFORMED, NULL, "initializer %zu ('%s') has no name, or one that is taken", i, name);
+    TRY(tensor_weight(r->model, r->arena, &g->initializers[i], name, w));
+    Value *v = graph_add_value(r->graph, name);
+    v->type = w->type;
+    v->weight = w;
+    v->role = ROLE_CONST;
+    TRY(read_value_pairs(r, v, head->metadata_props, head->n_metadata_props));
+  }
+  return STATUS_OK;
+}
+
+// ---- Nodes --------------------------------------------------------------------------------------------------------------------
+
+static Status read_attrs(Reader *r, Node *node, const OnnxNode *from) {
+  for (size_t i = 0; i < from->n_attrs; i++) {
+    const char *name = text_or_empty(from->attrs[i].head->name);
+    const AttrSpec *spec = attr_spec(node->op, name);
+    if (!spec) FAIL(MALFORMED, node->name, "%s has no attribute '%s'", node->op->name, name);
+    TRY(attr_from_onnx(r->model, r->arena, node, spec, &from->attrs[i]));
+  }
+  return attrs_check(node);
+}
+
+static Status read_node(Reader *r, const OnnxNode *from) {
+  const Onnx__NodeProto *head = from->head;
+  const char *domain = onnx_domain(head->domain), *op_name = text_or_empty(head->op_type);
+  const char *name = head->name && *head->name ? head->name : head->n_output && *text_or_empty(head->output[0]) ? head->output[0] : op_name;
+  const Op *op = op_find(domain, op_name);
+  if (!op) FAIL(UNSUPPORTED, name, "operator %s%s%s is not known", domain, *domain ? "::" : "", op_name);
+  if (head->n_input > INT_MAX || head->n_output > INT_MAX) FAIL(RESOURCE, name, "too many inputs or outputs");
+  Value **inputs = ARENA_ARRAY(r->arena, Value *, head->n_input);
+  for (size_t i = 0; i < head->n_input; i++) {
+    if (!*text_or_empty(head->input[i])) continue;
+    inputs[i] = graph_find_value(r->graph, head->input[i]);
+    if (!inputs[i]) FAIL(MALFORMED, name, "%s: input '%s' is defined nowhere before", op_name, head->input[i]);
+  }
+  Node *node = graph_make_node(r->graph, op, name, (int)head->n_input, inputs, 0, NULL);
+  if (strcmp(node->name, name)) FAIL(MALFORMED, name, "two nodes have this name");
+  node->origin = node->name;
+  node->n_outputs = (int)head->n_output;
+  node->outputs = ARENA_ARRAY(r->arena, Value *, head->n_output);
+  for (int i = 0; i < node->n_outputs; i++) {
+    const char *output = text_or_empty(head->output[i]);
+    if (!*output) continue;
+    Value *v = graph_find_value(r->graph, output);
+    if (!v) v = graph_add_value(r->graph, output);
+    if (v->producer || v->weight) FAIL(MALFORMED, name, "%s: output '%s' is defined twice", op_name, output);
+    v->producer = node;
+    v->output_index = i;
+    node->outputs[i] = v;
+  }
+  TRY(read_attrs(r, node, from));
+  for (size_t i = 0; i < head->n_metadata_props; i++) {
+    const char *key = own_key(text_or_empty(head->metadata_props[i]->key));
+    if (key) TRY(status_context(meta_set_node(r->meta, node, key, text_or_empty(head->metadata_props[i]->value)), "node '%s'", name));
+  }
+  graph_append(r->graph, node);
+  return STATUS_OK;
+}
+
+// ---- The whole ----------------------------------------------------------------------------------------------------------------
+
+static Status check_plan_versions(const OnnxModel *onnx, const char *path) {
+  if (!onnx->has_graph) FAIL(MALFORMED, NULL, "%s has no graph", path);
+  if (import_opset(onnx, "") != IR_OPSET)
+    FAIL(UNSUPPORTED, NULL, "%s imports opset %" PRId64 "; graphs of Tessera have opset %d", path, import_opset(onnx, ""), IR_OPSET);
+  if (import_opset(onnx, "tessera") > 1) FAIL(UNSUPPORTED, NULL, "%s is of a newer version of Tessera", path);
+  if (onnx->n_functions || onnx->n_training_infos) FAIL(UNSUPPORTED, NULL, "%s has functions or training_info: it is no plan", path);
+  return STATUS_OK;
+}
+
+static Status read_inputs(Reader *r, Value ***out, size_t *n_out) {
+  const Onnx__GraphProto *head = r->onnx.graph.head;
+  Value **inputs = ARENA_ARRAY(r->arena, Value *, head->n_input);
+  for (size_t i = 0; i < head->n_input; i++) {
+    const char *name = text_or_empty(head->input[i]->name);
+    if (graph_find_value(r->graph, name)) FAIL(MALFORMED, NULL, "graph input '%s' is there twice", name);
+    if (*name) graph_add_value(r->graph, name)->role = ROLE_INPUT;
+    TRY(read_value(r, head->input[i], &inputs[i]));
+  }
+  *out = inputs;
+  *n_out = head->n_input;
+  return STATUS_OK;
+}
+
+// Values in the order in which they were: inputs, initializers, outputs of nodes. Value infos come after the nodes, so that they find their values.
+static Status read_graph(Reader *r) {
+  const OnnxModel *onnx = &r->onnx;
+  const Onnx__GraphProto *head = onnx->graph.head;
+  Graph *g = r->graph = graph_create(r->arena, head->name);
+  r->meta = meta_reader_create(g);
+  Value **inputs;
+  size_t n_inputs;
+  TRY(read_inputs(r, &inputs, &n_inputs));
+  TRY(read_initializers(r));
+  for (size_t i = 0; i < onnx->graph.n_nodes; i++) TRY(read_node(r, &onnx->graph.nodes[i]));
+  for (size_t i = 0; i < head->n_output; i++) {
+    Value *v = graph_find_value(g, text_or_empty(head->output[i]->name));
+    if (!v) FAIL(MALFORMED, NULL, "graph output '%s' is defined nowhere", text_or_empty(head->output[i]->name));
+    TRY(read_value(r, head->output[i], NULL));
+    graph_add_output(g, v);
+  }
+  for (size_t i = 0; i < head->n_value_info; i++) {
+    if (!graph_find_value(g, text_or_empty(head->value_info[i]->name)))
+      FAIL(MALFORMED, NULL, "value_info '%s' describes no value of the graph", text_or_empty(head->value_info[i]->name));
+    TRY(read_value(r, head->value_info[i], NULL));
+  }
+  for (size_t i = 0; i < onnx->head->n_metadata_props; i++) {
+    const char *key = own_key(text_or_empty(onnx->head->metadata_props[i]->key));
+    if (key) TRY(meta_set_graph(r->meta, key, text_or_empty(onnx->head->metadata_props[i]->value)));
+  }
+  for (size_t i = 0; i < n_inputs; i++) {
+    if (inputs[i]->producer) FAIL(MALFORMED, NULL, "graph input '%s' is the output of a node, too", inputs[i]->name);
+    if (inputs[i]->role == ROLE_INPUT) graph_add_input(g, inputs[i]);
+  }
+  return meta_finish(r->meta);
+}
+
+Status graph_read_onnx(Model *model, Arena *arena, Graph **out) {
+  Reader r = {.model = model, .arena = arena};
+  ARENA_GUARD(arena);
+  Status status = onnx_decode_model(model->file, arena, &r.onnx);
+  if (!status) status = check_plan_versions(&r.onnx, model->path);
+  if (!status) status = read_graph(&r);
+  if (!status) *out = r.graph;
+  ARENA_RETURN(arena, status);
+}
