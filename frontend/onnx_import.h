@@ -18,7 +18,7 @@ MUST_USE Status model_open_bytes(const void *bytes, size_t n_bytes, const char *
 void model_close(Model *model);                      // NULL is fine
 const char *model_path(const Model *model);          // as given to model_open
 
-// Is it a finished plan of Tessera (plan_file.h) rather than a model?
+// Did Tessera write it (plan_file.h: a plan, or a graph on its way there)? Then graph_read_onnx reads it, not model_import.
 bool model_is_plan(const Model *model);
 
 // A graph input as the file declares it, before symbols are bound.

@@ -14,15 +14,11 @@ typedef struct Reader {
   MetaReader *meta;
 } Reader;
 
+// ModelProto.producer_name (2), without decoding anything.
 bool model_is_plan(const Model *model) {
-  // ModelProto.metadata_props (14) of a plan hold keys of ours: no decoding needed to see that.
   Bytes rest = model->file;
-  for (WireField w; wire_next(&rest, &w);) {
-    if (w.number != 14) continue;
-    Bytes entry = w.bytes;
-    for (WireField e; wire_next(&entry, &e);)
-      if (e.number == 1 && e.bytes.n > strlen(META_PREFIX) && !memcmp(e.bytes.data, META_PREFIX, strlen(META_PREFIX))) return true;
-  }
+  for (WireField w; wire_next(&rest, &w);)
+    if (w.number == 2 && w.bytes.n == strlen("tessera") && !memcmp(w.bytes.data, "tessera", w.bytes.n)) return true;
   return false;
 }
 

@@ -1,0 +1,122 @@
+#include "onnx_export.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "atomic_file.h"
+#include "import_state.h"
+
+// One file of the model and its copy.
+typedef struct Copy {
+  const char *source_path;
+  Bytes bytes;
+  char *out_path;              // heap
+  AtomicFile file;
+} Copy;
+
+static char *folder_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+static bool same_file(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+// Folders below `base` that the relative `location` needs.
+static Status make_folders(const char *base, const char *location) {
+  char path[PATH_MAX];
+  for (const char *slash = strchr(location, '/'); slash; slash = strchr(slash + 1, '/')) {
+    if ((size_t)snprintf(path, sizeof path, "%s/%.*s", base, (int)(slash - location), location) >= sizeof path) FAIL(IO, NULL, "the path %s/%s is too long", base, location);
+    if (mkdir(path, 0777) && errno != EEXIST) FAIL(IO, NULL, "cannot make the folder %s: %s", path, strerror(errno));
+  }
+  return STATUS_OK;
+}
+
+static Status begin_copy(Copy *copy) {
+  TRY(atomic_begin(copy->out_path, &copy->file));
+  return atomic_write(&copy->file, copy->bytes.data, copy->bytes.n);
+}
+
+static Status begin_external(const ExternalFile *external, const char *out_folder, Copy *copy) {
+  copy->source_path = external->path;
+  copy->bytes = (Bytes){external->bytes, external->n_bytes};
+  if (asprintf(&copy->out_path, "%s/%s", out_folder, external->location) < 0) {
+    copy->out_path = NULL;
+    FAIL(RESOURCE, NULL, "out of memory");
+  }
+  if (same_file(external->path, copy->out_path))
+    FAIL(USAGE, NULL, "the export would overwrite %s, external data of the source model; write to another folder", external->path);
+  TRY(make_folders(out_folder, external->location));
+  return begin_copy(copy);
+}
+
+static Copy *copy_of(Copy *copies, size_t n, const Weight *weight) {
+  for (size_t i = 0; i < n && weight->path; i++)
+    if (copies[i].source_path == weight->path) return &copies[i];       // paths of Weights are the Model's own strings
+  return NULL;
+}
+
+static Status replace(Copy *copies, size_t n_copies, const WeightSource *source, ExportRead read, void *user) {
+  void *buffer = NULL;
+  int64_t buffer_bytes = 0;
+  Status status = STATUS_OK;
+  for (size_t i = 0; i < source->n_weights && !status; i++) {
+    const Weight *w = &source->weights[i];
+    int64_t n = type_bytes(&w->type);
+    if (n > buffer_bytes) {
+      free(buffer);
+      buffer = malloc((size_t)n);
+      buffer_bytes = buffer ? n : 0;
+      if (!buffer) FAIL(RESOURCE, NULL, "out of memory: tensor '%s' has %" PRId64 " bytes", w->name, n);
+    }
+    bool found = false;
+    status = read(user, w, buffer, &found);
+    if (status || !found) continue;
+    Copy *copy = copy_of(copies, n_copies, w);
+    if (!copy)
+      status = status_fail(STATUS_UNSUPPORTED, NULL, "tensor '%s' does not lie in one piece in the model's file (its elements stand in int32_data or unpacked), "
+                           "so it cannot be replaced in place; export .safetensors instead", w->name);
+    else status = atomic_overwrite(&copy->file, buffer, (size_t)n, w->offset_bytes);
+  }
+  free(buffer);
+  return status;
+}
+
+static Status export_files(Model *model, const WeightSource *source, const char *out_path, const char *out_folder, Copy *copies, ExportRead read,
+                           void *user) {
+  size_t n = model->external.n_files + 1;
+  copies[0] = (Copy){.source_path = model->path, .bytes = model->file, .out_path = strdup(out_path), .file = {.fd = -1}};
+  if (!copies[0].out_path) FAIL(RESOURCE, NULL, "out of memory");
+  TRY(begin_copy(&copies[0]));
+  for (size_t i = 1; i < n; i++) TRY(begin_external(model->external.files[i - 1], out_folder, &copies[i]));
+  TRY(replace(copies, n, source, read, user));
+  for (size_t i = n; i-- > 0;) TRY(atomic_commit(&copies[i].file));     // the model last: it refers to the others
+  return STATUS_OK;
+}
+
+Status model_export(Model *model, const char *out_path, ExportRead read, void *user) {
+  Arena *arena = arena_create(0);
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory");
+  WeightSource source;
+  Status status = model_weights(model, arena, &source);        // opens the external files, too
+  size_t n = model->external.n_files + 1;
+  Copy *copies = calloc(n, sizeof *copies);
+  char *out_folder = folder_of(out_path);
+  if (!status && (!copies || !out_folder)) status = status_fail(STATUS_RESOURCE, NULL, "out of memory");
+  if (!status) status = export_files(model, &source, out_path, out_folder, copies, read, user);
+  for (size_t i = 0; copies && i < n; i++) {
+    atomic_abandon(&copies[i].file);
+    free(copies[i].out_path);
+  }
+  free(copies);
+  free(out_folder);
+  arena_destroy(arena);
+  return status;
+}
