@@ -10,6 +10,7 @@ MUST_USE Status command_compile(const Options *options);   // compile.c
 MUST_USE Status command_show(const Options *options);      // show.c
 MUST_USE Status command_verify(const Options *options);    // verify.c
 MUST_USE Status command_export(const Options *options);    // export.c
+MUST_USE Status command_opt(const Options *options);       // opt.c
 
 // "tessera: error: ..." on stderr (nothing when the text is empty: it has been said already); frees it; returns the exit code.
 int command_print_error(Status status);

@@ -139,12 +139,12 @@ static Status split_guarded(const char *text, Arena *arena, const char *const **
 Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
   *out = (PassRun){
     .verify_each = options->verify_each, .time_passes = options->time_passes, .print_diff = options->print_ir_diff,
-    .print_after = options->print_ir_after, .log = stderr,
+    .print_after = options->print_ir_after, .stop_after = options->stop_after, .log = stderr,
   };
   return split_guarded(options->skip_passes, arena, &out->skip);
 }
 
-static Status compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
+Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
   CompileOptions c = compile_options_default();
   c.ranks = (int)options->ranks;
   c.zero = (int)options->zero;
@@ -201,7 +201,7 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
   PassRun run;
   TRY(check_options_fit_optimizer(options));
   TRY(flow_import(flow, options, data));
-  TRY(compile_options(flow, options, &compile));
+  TRY(flow_compile_options(flow, options, &compile));
   TRY(flow_pass_run(options, flow->arena, &run));
   TRY(passes_run(flow->graph, pipeline_train, &compile, &run));
   return make_plan(flow->graph, &flow->plan);

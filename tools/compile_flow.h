@@ -39,6 +39,9 @@ MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *dat
 // Plans: opens the source model (--weights, else the recorded path, as it is or beside the plan), checks its fingerprint, fills in weights.
 MUST_USE Status flow_open_source(Flow *flow, const Options *options);
 
+// The options in the compiler's terms, checked; they point into `options` and `flow`.
+MUST_USE Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out);
+
 // How the runner of passes is to behave; `skip` items lie in `arena`.
 MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);
 

@@ -18,6 +18,7 @@ static const Command commands[] = {
   {"show", SHOW, command_show, "MODEL|PLAN [options]", "Shows what a model holds, or what a plan does, sends and needs."},
   {"verify", VERIFY, command_verify, "PLAN [--json]", "Proves a plan: agreement, lifetimes, overlap, ownership, budgets."},
   {"export", EXPORT, command_export, "CHECKPOINT -o MODEL.onnx|WEIGHTS.safetensors [options]", "Writes trained weights back into the model, or as one file."},
+  {"opt", OPT, command_opt, "MODEL|TEXT|- [options]", "Runs passes on a graph and prints it: text (.onnxtxt) and binary (.onnx), in and out."},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

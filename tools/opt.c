@@ -1,0 +1,133 @@
+// tessera opt: one pass, or some, on a graph; text and binary in and out.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../frontend/plan_file.h"
+#include "../ir/parse.h"
+#include "../ir/print.h"
+#include "../ir/verify.h"
+#include "command.h"
+#include "compile_flow.h"
+
+static const size_t TEXT_BYTES_MAX = (size_t)1 << 30;
+static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;
+
+static bool ends_with(const char *path, const char *suffix) {
+  size_t n = strlen(path), k = strlen(suffix);
+  return n >= k && !strcmp(path + n - k, suffix);
+}
+
+static bool is_text(const char *path) { return !strcmp(path, "-") || ends_with(path, ".onnxtxt"); }
+
+// ---- In -----------------------------------------------------------------------------------------------------------------------
+
+// The whole file in heap memory. `path` "-": standard input.
+static Status read_text(const char *path, char **out, size_t *out_bytes) {
+  FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+  if (!file) FAIL(IO, NULL, "cannot open '%s': %s", path, strerror(errno));
+  Status s = STATUS_OK;
+  char *text = NULL;
+  size_t bytes = 0, capacity = 0;
+  do {
+    if (bytes == capacity) {
+      capacity = capacity ? 2 * capacity : 64 << 10;
+      char *wider = capacity > TEXT_BYTES_MAX ? NULL : realloc(text, capacity);
+      if (!wider) s = status_fail(STATUS_RESOURCE, NULL, "'%s' is too large: more than %zu bytes of text", path, bytes);
+      else text = wider;
+    }
+    if (!s) bytes += fread(text + bytes, 1, capacity - bytes, file);
+  } while (!s && !feof(file) && !ferror(file));
+  if (!s && ferror(file)) s = status_fail(STATUS_IO, NULL, "cannot read '%s': %s", path, strerror(errno));
+  if (file != stdin) fclose(file);
+  if (s) {
+    free(text);
+    return s;
+  }
+  *out = text;
+  *out_bytes = bytes;
+  return STATUS_OK;
+}
+
+static Status open_text(const char *path, Flow *flow) {
+  char *text;
+  size_t bytes;
+  flow->arena = arena_create(ARENA_LIMIT_BYTES);
+  if (!flow->arena) FAIL(RESOURCE, NULL, "out of memory");
+  TRY(read_text(path, &text, &bytes));
+  Status s = graph_parse(text, bytes, flow->arena, &flow->graph);
+  free(text);
+  TRY(status_context(s, "%s", strcmp(path, "-") ? path : "standard input"));
+  return status_context(verify_graph(flow->graph), "%s", path);
+}
+
+static Status read_plan(Flow *flow) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, graph_read_onnx(flow->model, flow->arena, &flow->graph));
+}
+
+static Status open_graph(const Options *options, Flow *flow) {
+  if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
+  if (is_text(options->input)) return open_text(options->input, flow);
+  TRY(flow_open(options, flow));
+  return flow->is_plan ? read_plan(flow) : flow_import(flow, options, NULL);
+}
+
+// ---- Passes -------------------------------------------------------------------------------------------------------------------
+
+static void list_passes(void) {
+  for (const Pass *p = pass_table; p->name; p++) printf("%-20s %s\n", p->name, p->help);
+}
+
+static Status split_passes(const Options *options, Arena *arena, const char *const **out) {
+  ARENA_GUARD(arena);
+  *out = flow_split_list(options->passes, arena);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+static Status run_passes(const Options *options, Flow *flow) {
+  static const char *const none[] = {NULL};
+  const char *const *passes;
+  CompileOptions compile;
+  PassRun run;
+  if (!options->passes || !strcmp(options->passes, "simplify")) passes = pipeline_simplify;
+  else if (!strcmp(options->passes, "train")) passes = pipeline_train;
+  else if (!strcmp(options->passes, "none")) passes = none;
+  else TRY(split_passes(options, flow->arena, &passes));
+  TRY(flow_compile_options(flow, options, &compile));
+  TRY(flow_pass_run(options, flow->arena, &run));
+  return passes_run(flow->graph, passes, &compile, &run);
+}
+
+// ---- Out ----------------------------------------------------------------------------------------------------------------------
+
+static Status write_text(const Options *options, const Graph *graph) {
+  PrintOptions print = {.renumber = options->renumber};
+  const char *path = options->output;
+  if (!path || !strcmp(path, "-")) return graph_print(graph, &print, stdout);
+  FILE *file = fopen(path, "wb");
+  if (!file) FAIL(IO, NULL, "cannot write '%s': %s", path, strerror(errno));
+  Status s = graph_print(graph, &print, file);
+  if (fclose(file) && !s) s = status_fail(STATUS_IO, NULL, "cannot write '%s': %s", path, strerror(errno));
+  return s;
+}
+
+static Status write_graph(const Options *options, const Graph *graph) {
+  if (!options->output || is_text(options->output)) return write_text(options, graph);
+  if (ends_with(options->output, ".onnx")) return graph_write_onnx(graph, options->output);
+  FAIL(USAGE, NULL, "-o %s: the name of the file says what to write: .onnxtxt or .onnx", options->output);
+}
+
+Status command_opt(const Options *options) {
+  if (options->list_passes) {
+    list_passes();
+    return STATUS_OK;
+  }
+  Flow flow = {0};
+  Status s = open_graph(options, &flow);
+  if (!s) s = run_passes(options, &flow);
+  if (!s) s = write_graph(options, flow.graph);
+  flow_finish(&flow);
+  return s;
+}
