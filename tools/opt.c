@@ -102,8 +102,16 @@ static Status run_passes(const Options *options, Flow *flow) {
 
 // ---- Out ----------------------------------------------------------------------------------------------------------------------
 
+// ONNX's places of external data are relative to the model's folder.
+static const char *folder_of(const char *path, char *out, size_t out_bytes) {
+  const char *slash = path ? strrchr(path, '/') : NULL;
+  snprintf(out, out_bytes, "%.*s", slash ? (int)(slash - path) : 0, path ? path : "");
+  return out;
+}
+
 static Status write_text(const Options *options, const Graph *graph) {
-  PrintOptions print = {.renumber = options->renumber};
+  char folder[4096];
+  PrintOptions print = {.renumber = options->renumber, .base_dir = folder_of(options->input, folder, sizeof folder)};
   const char *path = options->output;
   if (!path || !strcmp(path, "-")) return graph_print(graph, &print, stdout);
   FILE *file = fopen(path, "wb");
