@@ -412,7 +412,7 @@ static Status comment(Parser *p, Slice s) {
   while (true) {
     while (at < end && is_space(*at)) at++;
     if (at == end) return STATUS_OK;
-    const char *from = at, *text;
+    const char *from = at, *text = NULL;
     while (at < end && (is_letter(*at) || is_digit(*at) || *at == '.')) at++;
     if (at == from || at + 1 >= end || *at != '=') return fail_at(p, from, STATUS_MALFORMED, "metadata is not of the form key=\"json string\"");
     const char *key = arena_string_n(p->arena, from, (size_t)(at - from));
@@ -464,7 +464,7 @@ static Status value_info(Parser *p, Section section) {
   const char *at = p->pos, *value_name;
   bool typed;
   Type type;
-  Value *v;
+  Value *v = NULL;
   TRY(optional_type(p, &typed, &type));
   TRY(name(p, "the name of a value", false, &value_name));
   TRY(declare(p, section, at, value_name, typed ? &type : NULL, &v));
