@@ -104,7 +104,8 @@ static Status norm_infer(Node *node, Arena *arena) {
   const Type *x = &node->inputs[0]->type;
   Rows rows;
   if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "'%s' is not of a float type", node->inputs[0]->name);
-  if (a->stash_type != DTYPE_F32) FAIL(UNSUPPORTED, node->name, "attribute stash_type = %lld; statistics are kept as float (1)", (long long)a->stash_type);
+  if (a->stash_type != DTYPE_F32)
+    FAIL(UNSUPPORTED, node->name, "attribute stash_type = %lld; statistics are kept as float (1)", (long long)a->stash_type);
   TRY(rows_of(node, x, &rows));
   TRY(factor_check(node, "scale", node->inputs[1], &rows));
   if (node->n_inputs > 2 && node->inputs[2]) TRY(factor_check(node, "bias", node->inputs[2], &rows));

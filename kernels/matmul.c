@@ -1,6 +1,7 @@
 // Matrix products: MatMul, FusedMatMul (transposed operands without a transpose) and Gemm. One product never sums over micro-batches.
 #include <string.h>
 
+#include "dnnl_primitive.h"
 #include "kernel.h"
 #include "matmul.h"
 #include "ops.h"
@@ -158,6 +159,31 @@ static void product_ref(const KernelContext *c, const Product *p, double alpha, 
   }
 }
 
+// ---- Through the matrix library --------------------------------------------------------------------------------------------------
+
+static bool product_empty(const Product *p) {
+  if (!p->m || !p->n || !p->k) return true;
+  for (int d = 0; d < p->n_batch; d++)
+    if (!p->batch[d]) return true;
+  return false;
+}
+
+// Sizes (make = false) or primitives (make = true); nothing for an empty product, which needs no library.
+static Status product_prepare(KernelPrepare *prepare, const Product *p, float alpha, bool bias, bool make) {
+  if (product_empty(p)) return NULL;
+  return library_matmul(prepare, &(LibraryMatmul){.product = *p, .alpha = alpha, .bias = bias}, make);
+}
+
+// No terms or no elements: zeros, before anything is added.
+static Status product_run(const KernelContext *c, const void *bias) {
+  if (!c->prepared) {
+    if (out_elems(c, 0)) memset(c->out[0].data, 0, (size_t)type_bytes(c->out[0].type));
+    return NULL;
+  }
+  void *const pointers[LIBRARY_POINTERS] = {c->in[0].data, c->in[1].data, c->out[0].data, (void *)bias};
+  return library_call_run(c->prepared, c->node, pointers, c->workspace, c->scratch);
+}
+
 // ---- Gradients -----------------------------------------------------------------------------------------------------------------
 
 static Value *reshape(Emit *e, Value *v, int rank, const int64_t *dims) {
@@ -222,9 +248,19 @@ static Status matmul_ref(const KernelContext *c) {
   return NULL;
 }
 
+static Status matmul_build(KernelPrepare *prepare, bool make) {
+  Product p;
+  Type type;
+  TRY(product_make(prepare->node, false, false, &p, &type));
+  return product_prepare(prepare, &p, 1, false, make);
+}
+static Status matmul_workspace(KernelPrepare *prepare) { return matmul_build(prepare, false); }
+static Status matmul_prepare(KernelPrepare *prepare) { return matmul_build(prepare, true); }
+static Status product_cpu(const KernelContext *c) { return product_run(c, NULL); }
+
 const Op op_MatMul = {
     .name = "MatMul", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .infer = matmul_infer,
-    .grad = matmul_grad, .run_ref = matmul_ref};
+    .grad = matmul_grad, .run_ref = matmul_ref, .run_cpu = product_cpu, .prepare = matmul_prepare, .workspace = matmul_workspace};
 
 // ---- FusedMatMul ---------------------------------------------------------------------------------------------------------------
 
@@ -260,9 +296,19 @@ static Status fused_ref(const KernelContext *c) {
   return NULL;
 }
 
+static Status fused_build(KernelPrepare *prepare, bool make) {
+  Product p;
+  Type type;
+  TRY(fused_product(prepare->node, &p, &type));
+  return product_prepare(prepare, &p, ((const FusedAttrs *)prepare->node->attrs)->alpha, false, make);
+}
+static Status fused_workspace(KernelPrepare *prepare) { return fused_build(prepare, false); }
+static Status fused_prepare(KernelPrepare *prepare) { return fused_build(prepare, true); }
+
 const Op op_FusedMatMul = {
     .name = "FusedMatMul", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = fused_attrs,
-    .attrs_bytes = sizeof(FusedAttrs), .infer = fused_infer, .grad = fused_grad, .run_ref = fused_ref};
+    .attrs_bytes = sizeof(FusedAttrs), .infer = fused_infer, .grad = fused_grad, .run_ref = fused_ref,
+    .run_cpu = product_cpu, .prepare = fused_prepare, .workspace = fused_workspace};
 
 // ---- Gemm ----------------------------------------------------------------------------------------------------------------------
 
@@ -318,6 +364,37 @@ static Status gemm_ref(const KernelContext *c) {
   return NULL;
 }
 
+// The library adds C itself where it is one row and neither factor stands in the way; otherwise it is added afterwards.
+static bool gemm_fuses_c(const Node *node, const Type *out) {
+  const GemmAttrs *a = node->attrs;
+  const Value *c = gemm_c(node);
+  return c && a->alpha == 1 && a->beta == 1 && type_elems(&c->type) == out->dims[1] && c->type.rank && c->type.dims[c->type.rank - 1] == out->dims[1];
+}
+
+static Status gemm_build(KernelPrepare *prepare, bool make) {
+  Product p;
+  Type type;
+  TRY(gemm_product(prepare->node, &p, &type));
+  return product_prepare(prepare, &p, ((const GemmAttrs *)prepare->node->attrs)->alpha, gemm_fuses_c(prepare->node, &type), make);
+}
+static Status gemm_workspace(KernelPrepare *prepare) { return gemm_build(prepare, false); }
+static Status gemm_prepare(KernelPrepare *prepare) { return gemm_build(prepare, true); }
+
+static Status gemm_cpu(const KernelContext *c) {
+  bool fused = c->prepared && gemm_fuses_c(c->node, c->out[0].type);
+  TRY(product_run(c, fused ? c->in[2].data : NULL));
+  if (!has_input(c, 2) || fused || !out_elems(c, 0)) return NULL;
+  Addend add = gemm_addend(c);
+  int64_t rows = c->out[0].type->dims[0], columns = c->out[0].type->dims[1];
+  for (int64_t i = 0; i < rows; i++) {
+    float *row = (float *)c->out[0].data + i * columns;
+    const float *from = (const float *)add.data + i * add.row;
+    if (add.col) c->loops->axpy(row, (float)add.beta, from, columns);
+    else c->loops->add_s(row, row, (float)add.beta * *from, columns);
+  }
+  return NULL;
+}
+
 static Value *gemm(Emit *e, Value *a, Value *b, bool trans_a, bool trans_b, float alpha) {
   return emit(e, &op_Gemm, INPUTS(a, b), ATTRS(A_INT("transA", trans_a), A_INT("transB", trans_b), A_FLOAT("alpha", alpha)));
 }
@@ -340,4 +417,5 @@ static Status gemm_grad(Grad *g) {
 
 const Op op_Gemm = {
     .name = "Gemm", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = gemm_attrs,
-    .attrs_bytes = sizeof(GemmAttrs), .infer = gemm_infer, .grad = gemm_grad, .run_ref = gemm_ref};
+    .attrs_bytes = sizeof(GemmAttrs), .infer = gemm_infer, .grad = gemm_grad, .run_ref = gemm_ref,
+    .run_cpu = gemm_cpu, .prepare = gemm_prepare, .workspace = gemm_workspace};
