@@ -53,10 +53,11 @@ static bool row_fits(int64_t *row, const Value *v, const Type *whole) {
 
 static bool is_member(const Fuse *f, const Group *g, const Value *v) { return v->producer && f->group_of[v->producer->id] == g; }
 
-static bool add_inputs(const Fuse *f, Group *g, const Node *n) {
+// Adds to `g` what `n` reads and no member of the group `self` (NULL: a new one) produces.
+static bool add_inputs(const Fuse *f, const Group *self, Group *g, const Node *n) {
   for (int i = 0; i < n->n_inputs; i++) {
     Value *v = n->inputs[i];
-    bool known = is_member(f, g, v);
+    bool known = self && is_member(f, self, v);
     for (int k = 0; k < g->n_inputs; k++) known |= g->inputs[k] == v;
     if (known) continue;
     if (g->n_inputs == FUSED_INPUTS_MAX || !row_fits(&g->row, v, &n->outputs[0]->type)) return false;
@@ -77,7 +78,7 @@ static bool join(Fuse *f, Group *g, Node *n) {
     }
   }
   Group wider = *g;
-  if (!add_inputs(f, &wider, n)) return false;
+  if (!add_inputs(f, g, &wider, n)) return false;
   wider.members[wider.n_members++] = n;
   *g = wider;
   return true;
@@ -94,7 +95,7 @@ static void assign(Fuse *f, Node *n) {
     }
   }
   Group alone = {.row = 1};
-  if (!add_inputs(f, &alone, n)) return;
+  if (!add_inputs(f, NULL, &alone, n)) return;
   alone.members[alone.n_members++] = n;
   f->group_of[n->id] = arena_copy(f->graph->arena, &alone, sizeof alone);
 }
