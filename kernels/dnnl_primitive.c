@@ -138,8 +138,8 @@ static Status library_isa(const Node *node, Isa isa) {
   if (dnnl_version()->cpu_runtime != DNNL_RUNTIME_OMP && dnnl_version()->cpu_runtime != DNNL_RUNTIME_SEQ)
     FAIL(UNSUPPORTED, node->name, "this build of oneDNN runs on a thread pool of its own; one built for OpenMP or sequential is needed");
   omp_set_num_threads(1);
-  if (dnnl_get_effective_cpu_isa() == of[isa] || dnnl_set_max_cpu_isa(of[isa]) == dnnl_success) return NULL;
-  if (dnnl_get_effective_cpu_isa() == of[isa]) return NULL;   // another rank was first
+  // Setting comes first: asking for the effective ISA freezes it.
+  if (dnnl_set_max_cpu_isa(of[isa]) == dnnl_success || dnnl_get_effective_cpu_isa() == of[isa]) return NULL;
   FAIL(UNSUPPORTED, node->name, "the matrix library of this process already runs with another instruction set than %s; one process has one",
        isa_name(isa));
 }
