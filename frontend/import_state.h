@@ -14,6 +14,7 @@ struct Model {
   ExternalFiles external;
 };
 
+typedef struct Draft Draft;
 typedef struct Problem { StatusCode code; const char *node, *what; } Problem;
 typedef struct Symbol { const char *name; int64_t size; bool given, used; const char *by; } Symbol;   // given: by --dim
 
@@ -28,6 +29,8 @@ typedef struct Import {
   size_t n_problems, problems_capacity;
   const char **warnings;
   size_t n_warnings, warnings_capacity;
+  Draft *drafts;                  // nodes whose inputs are not looked up yet
+  size_t n_drafts, drafts_capacity;
   Node **nodes;                   // of the graph in the making
   size_t n_nodes, nodes_capacity;
   Symbol *symbols;
@@ -55,6 +58,8 @@ MUST_USE Status weights_fingerprint(WeightSource *source);
 const char *node_label(Arena *arena, const OnnxNode *node);
 // All nodes of the graph into import->graph, sorted. Problems are recorded.
 void import_nodes(Import *import);
+// The tensors of a graph or subgraph as constants.
+void import_initializers(Import *import, const OnnxGraph *onnx, bool is_subgraph);
 // Sets attribute `spec` from the file; a wrong type or a text that is no text is MALFORMED.
 MUST_USE Status attr_from_onnx(Model *model, Arena *arena, Node *node, const AttrSpec *spec, const OnnxAttr *attr);
 // A constant with bytes in the arena (or in the file: path, offset as in Weight).
@@ -63,13 +68,13 @@ Value *import_int64s(Import *import, const char *hint, const int64_t *items, int
 Value *import_scalar_of(Import *import, const char *hint, Dtype dtype, double value);      // rank 0
 
 // ---- onnx_upgrade.c ----
-typedef struct Draft {            // a node on its way in
+struct Draft {                    // a node on its way in
   Import *import;
   Node *node;                     // op, name, inputs, outputs are set; attributes at their defaults
   const OnnxNode *from;
   const SchemaOp *schema;         // version in force at the model's opset; NULL: not a standard operator
   bool *consumed;                 // per attribute of `from`: dealt with
-} Draft;
+};
 // Turns an older version of a standard operator into the meaning at IR_OPSET: attributes become inputs and so on.
 void upgrade_node(Draft *draft);
 

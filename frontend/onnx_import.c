@@ -315,17 +315,17 @@ Status model_inputs(Model *model, Arena *arena, const ModelInput **out, size_t *
 
 // ---- Initializers, outputs, the whole -----------------------------------------------------------------------------------------
 
-static void import_initializers(Import *import) {
-  OnnxGraph *g = &import->onnx.graph;
+void import_initializers(Import *import, const OnnxGraph *g, bool is_subgraph) {
   if (g->n_sparse) import_problem(import, STATUS_UNSUPPORTED, NULL, "the graph has %zu sparse initializers, which are not supported", g->n_sparse);
   for (size_t i = 0; i < g->n_initializers; i++) {
     const char *name = text_or_empty(g->initializers[i].head->name);
     Weight weight;
     if (!*name) import_problem(import, STATUS_MALFORMED, NULL, "initializer %zu has no name", i);
     else if (graph_find_value(import->graph, name)) import_problem(import, STATUS_MALFORMED, NULL, "initializer '%s' is there twice", name);
-    else if (!import_absorb(import, tensor_weight(import->model, import->arena, &g->initializers[i], name, &weight), NULL))
+    else if (!import_absorb(import, tensor_weight(import->model, import->arena, &g->initializers[i], name, &weight), NULL)) {
+      if (is_subgraph) weight.path = NULL;           // not in the WeightSource: a plan carries its bytes
       import_constant(import, name, &weight);
-    else graph_add_value(import->graph, name);       // the name is known: no second complaint from its users
+    } else graph_add_value(import->graph, name);     // the name is known: no second complaint from its users
   }
 }
 
@@ -347,7 +347,8 @@ static Status import_model(Import *import) {
   Graph *g = import->graph = graph_create(import->arena, import->onnx.graph.head->name);
   g->ir_version = import->onnx.head->ir_version;
   if (!import->onnx.graph.n_nodes) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no nodes: there is nothing to train");
-  import_initializers(import);
+  import_initializers(import, &import->onnx.graph, false);
+  if (import->onnx.graph.n_sparse) return import_verdict(import);      // names are missing: what follows would only complain of that
   import_inputs(import);
   import_nodes(import);
   import_outputs(import);

@@ -197,31 +197,70 @@ static Value *new_output(Import *import, const char *name, const char *label) {
   return NULL;
 }
 
-// First round: the node and its outputs, so that the second finds every name. False: nothing to do in the second round.
-static bool begin_node(Import *import, const OnnxNode *from, Draft *out) {
+static void begin_nodes(Import *import, const OnnxGraph *onnx);
+
+static void begin_constant(Import *import, const OnnxNode *from, const char *label) {
+  Weight weight;
+  const char *name = text_or_empty(from->head->output[0]);
+  if (graph_find_value(import->graph, name)) new_output(import, name, label);       // complains
+  else if (import_absorb(import, constant_weight(import, from, label, &weight), label)) graph_add_value(import->graph, name);
+  else import_constant(import, name, &weight);
+}
+
+// An If whose condition is a constant is the nodes of one branch. False: its condition is computed.
+static bool begin_constant_if(Import *import, const OnnxNode *from, const char *label) {
+  const Value *condition = from->head->n_input ? graph_find_value(import->graph, from->head->input[0]) : NULL;
+  const Weight *w = value_const(condition);
+  if (!w || w->type.dtype != DTYPE_BOOL || type_elems(&w->type) != 1) return false;
+  const OnnxAttr *branch = onnx_attr(from, weight_read_int(w, 0) ? "then_branch" : "else_branch");
+  OnnxGraph onnx;
+  if (!branch || !branch->has_graph) return false;
+  if (import_absorb(import, onnx_decode_graph(branch->graph, import->arena, &onnx), label)) return true;
+  import_initializers(import, &onnx, true);
+  begin_nodes(import, &onnx);
+  if (onnx.head->n_output != from->head->n_output) {
+    import_problem(import, STATUS_MALFORMED, label, "If has %zu outputs, its branch gives %zu", from->head->n_output, onnx.head->n_output);
+    return true;
+  }
+  for (size_t i = 0; i < onnx.head->n_output; i++) {
+    Value *inner = graph_find_value(import->graph, text_or_empty(onnx.head->output[i]->name));
+    if (!inner) import_problem(import, STATUS_MALFORMED, label, "If: output '%s' of its branch is defined nowhere", text_or_empty(onnx.head->output[i]->name));
+    Value *out = new_output(import, text_or_empty(from->head->output[i]), label);
+    const Op *identity = op_find("", "Identity");
+    if (!inner || !out || !identity) continue;
+    Node *node = graph_make_node(import->graph, identity, label, 1, &inner, 0, NULL);
+    node->origin = label;
+    node->n_outputs = 1;
+    node->outputs = arena_copy(import->arena, &out, sizeof out);
+    out->producer = node;
+    ARENA_PUSH(import->arena, import->nodes, import->n_nodes, import->nodes_capacity, node);
+  }
+  return true;
+}
+
+// First round: the node and its outputs, so that the second finds every name.
+static void begin_node(Import *import, const OnnxNode *from) {
   const Onnx__NodeProto *head = from->head;
   const char *op_name = text_or_empty(head->op_type), *domain = onnx_domain(head->domain), *label = node_label(import->arena, from);
-  *out = (Draft){.import = import, .from = from};
-  bool good = check_standard(import, from, label, &out->schema);
+  Draft draft = {.import = import, .from = from};
+  bool good = check_standard(import, from, label, &draft.schema);
   if (good && !*domain && !strcmp(op_name, "Constant")) {
-    Weight weight;
-    const char *name = text_or_empty(head->output[0]);
-    if (graph_find_value(import->graph, name)) new_output(import, name, label);       // complains
-    else if (import_absorb(import, constant_weight(import, from, label, &weight), label)) graph_add_value(import->graph, name);
-    else import_constant(import, name, &weight);
-    return false;
+    begin_constant(import, from, label);
+    return;
   }
+  if (good && !*domain && !strcmp(op_name, "If") && begin_constant_if(import, from, label)) return;
   const Op *op = good ? op_find(domain, op_name) : NULL;
   if (good && !op) import_problem(import, STATUS_UNSUPPORTED, label, "operator %s%s%s is not supported", domain, *domain ? "::" : "", op_name);
   int n_in = trimmed(head->input, head->n_input), n_out = trimmed(head->output, head->n_output);
   Node *node = NULL;
   if (op) {
     Value **inputs = ARENA_ARRAY(import->arena, Value *, n_in);
-    out->node = node = graph_make_node(import->graph, op, label, n_in, inputs, 0, NULL);
+    draft.node = node = graph_make_node(import->graph, op, label, n_in, inputs, 0, NULL);
     node->origin = label;
     node->n_outputs = n_out;
     node->outputs = ARENA_ARRAY(import->arena, Value *, n_out);
-    out->consumed = ARENA_ARRAY(import->arena, bool, from->n_attrs);
+    draft.consumed = ARENA_ARRAY(import->arena, bool, from->n_attrs);
+    ARENA_PUSH(import->arena, import->drafts, import->n_drafts, import->drafts_capacity, draft);
   }
   for (int i = 0; i < n_out; i++) {
     Value *v = new_output(import, text_or_empty(head->output[i]), label);
@@ -230,7 +269,10 @@ static bool begin_node(Import *import, const OnnxNode *from, Draft *out) {
     v->producer = node;
     v->output_index = i;
   }
-  return node != NULL;
+}
+
+static void begin_nodes(Import *import, const OnnxGraph *onnx) {
+  for (size_t i = 0; i < onnx->n_nodes; i++) begin_node(import, &onnx->nodes[i]);
 }
 
 static void check_row_arity(Draft *draft) {
@@ -267,14 +309,10 @@ static void finish_node(Draft *draft) {
 }
 
 void import_nodes(Import *import) {
-  const OnnxGraph *onnx = &import->onnx.graph;
-  Draft *drafts = ARENA_ARRAY(import->arena, Draft, onnx->n_nodes);
-  size_t n = 0;
-  for (size_t i = 0; i < onnx->n_nodes; i++)
-    if (begin_node(import, &onnx->nodes[i], &drafts[n])) n++;
-  for (size_t i = 0; i < n; i++) {
-    ARENA_PUSH(import->arena, import->nodes, import->n_nodes, import->nodes_capacity, drafts[i].node);
-    finish_node(&drafts[i]);
+  begin_nodes(import, &import->onnx.graph);
+  for (size_t i = 0; i < import->n_drafts; i++) {
+    ARENA_PUSH(import->arena, import->nodes, import->n_nodes, import->nodes_capacity, import->drafts[i].node);
+    finish_node(&import->drafts[i]);
   }
   if (import->n_problems || import_absorb(import, graph_sort(import->graph, import->nodes, import->n_nodes), NULL)) return;
   import->graph->nodes = import->nodes;
