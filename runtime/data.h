@@ -10,7 +10,8 @@
 // Global batch b of a source by sample holds samples [b B, (b + 1) B), wrapping at the end; shuffled: of a seeded permutation, another one
 // each epoch, the same for any number of ranks. A source by batch gives batch b modulo its number of batches, or permutes batches.
 // Life: data_open -> data_shapes (before compiling) -> data_bind (the compiled program) -> data_feed.
-// Threads: filling is safe from several threads at a time and allocates nothing; all else one thread at a time, not while filling.
+// Threads: filling is safe from several threads at a time and allocates nothing (but for the stream, whose headers are parsed as they come);
+// all else one thread at a time, not while filling.
 #ifndef TESSERA_DATA_H
 #define TESSERA_DATA_H
 
@@ -24,7 +25,7 @@ typedef struct DataInput {
 } DataInput;
 
 typedef struct DataOptions {
-  const char *const *sources;      // as given to --data
+  const char *const *sources;      // as given to --data; the strings are borrowed until data_close
   size_t n_sources;
   int64_t batch;                   // samples per micro-batch; 0: the model says, or the data comes by batch
   int64_t seq;                     // tokens per sample; 0: the model says

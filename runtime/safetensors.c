@@ -21,6 +21,7 @@ enum { N_DTYPE_NAMES = sizeof dtype_names / sizeof *dtype_names };
 struct Safetensors {
   void *map;                // NULL: the bytes are the caller's
   size_t map_bytes;
+  char *path;               // of a mapped file; its tensors point to it
   json_t *header;           // owns the names
   Weight *tensors;          // in name order
   size_t n_tensors;
@@ -136,7 +137,7 @@ static Status read_entries(Safetensors *file, const char *data, int64_t data_sta
       FAIL(MALFORMED, name, "%s: %s has %" PRId64 " bytes, data_offsets give it %" PRId64, path, type_text(&w->type, text, sizeof text), type_bytes(&w->type), end - begin);
     w->name = name;
     w->bytes = data + begin;
-    w->path = file->map ? path : NULL;
+    w->path = file->path;
     w->offset_bytes = data_start + begin;
     file->n_tensors++;
   }
@@ -207,7 +208,8 @@ static Status map_file(const char *path, void **out_map, size_t *out_bytes) {
 Status safetensors_open(const char *path, Safetensors **out) {
   Safetensors *file = calloc(1, sizeof *file);
   if (!file) FAIL(RESOURCE, NULL, "no memory to read %s", path);
-  Status status = map_file(path, &file->map, &file->map_bytes);
+  file->path = strdup(path);
+  Status status = file->path ? map_file(path, &file->map, &file->map_bytes) : status_fail(STATUS_RESOURCE, NULL, "no memory to read %s", path);
   if (!status) status = read_all(file, file->map, (int64_t)file->map_bytes, path);
   if (status) safetensors_close(file);
   else *out = file;
@@ -219,6 +221,7 @@ void safetensors_close(Safetensors *file) {
   if (file->map) munmap(file->map, file->map_bytes);
   json_decref(file->header);
   free(file->tensors);
+  free(file->path);
   free(file);
 }
 

@@ -1,0 +1,404 @@
+#include "checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "safetensors.h"
+
+enum { PATH_BYTES = 4096, HASH_TEXT_BYTES = 33, FORMAT_VERSION = 1 };
+static const char meta_name[] = "meta.json", params_name[] = "params.safetensors", state_name[] = "state.safetensors";
+
+static Status join(char out[PATH_BYTES], const char *dir, const char *name) {
+  int n = snprintf(out, PATH_BYTES, "%s%s", dir, name);
+  if (n < 0 || n >= PATH_BYTES) FAIL(USAGE, NULL, "the path of the checkpoint has %d bytes; at most %d are possible", n, PATH_BYTES - 1);
+  return NULL;
+}
+static Status join_file(char out[PATH_BYTES], const char *dir, const char *name) {
+  TRY(join(out, dir, "/"));
+  char at[PATH_BYTES];
+  memcpy(at, out, sizeof at);
+  return join(out, at, name);
+}
+
+// XXH3-128 of a file's bytes, as hex.
+static Status hash_file(const char *path, char out[HASH_TEXT_BYTES]) {
+  enum { BLOCK_BYTES = 1 << 20 };
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) FAIL(IO, NULL, "cannot open %s: %s", path, strerror(errno));
+  char *block = malloc(BLOCK_BYTES);
+  XXH3_state_t *state = XXH3_createState();
+  Status status = block && state ? NULL : status_fail(STATUS_RESOURCE, NULL, "no memory to hash %s", path);
+  if (!status) XXH3_128bits_reset(state);
+  while (!status) {
+    ssize_t n = read(fd, block, BLOCK_BYTES);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) status = status_fail(STATUS_IO, NULL, "cannot read %s: %s", path, strerror(errno));
+    if (n <= 0) break;
+    XXH3_128bits_update(state, block, (size_t)n);
+  }
+  if (!status) {
+    XXH128_hash_t h = XXH3_128bits_digest(state);
+    snprintf(out, HASH_TEXT_BYTES, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+  }
+  XXH3_freeState(state);
+  free(block);
+  close(fd);
+  return status;
+}
+
+// ---- Tensors of a program -----------------------------------------------------------------------------------------------------
+
+typedef struct Item { const char *param, *which; } Item;     // what executor_read is asked for
+typedef struct Items {
+  SafetensorsEntry *entries;
+  Item *items;
+  size_t n;
+  char **names;                                              // owned names of entries; NULL where the parameter's own serves
+} Items;
+
+static void items_finish(Items *items) {
+  for (size_t i = 0; i < items->n; i++) free(items->names[i]);
+  free(items->names);
+  free(items->entries);
+  free(items->items);
+}
+
+static Status items_create(Items *items, size_t capacity) {
+  *items = (Items){.entries = calloc(capacity + 1, sizeof *items->entries), .items = calloc(capacity + 1, sizeof *items->items),
+                   .names = calloc(capacity + 1, sizeof *items->names)};
+  if (items->entries && items->items && items->names) return NULL;
+  items_finish(items);
+  FAIL(RESOURCE, NULL, "no memory to list %zu tensors", capacity);
+}
+
+static size_t count_params(const Graph *program) {
+  size_t n = 0;
+  for (size_t b = 0; b < program->n_buckets; b++) n += (size_t)program->buckets[b].n_params;
+  return n;
+}
+
+static Status list_params(const Graph *program, const char *which, Items *items) {
+  TRY(items_create(items, count_params(program)));
+  for (size_t b = 0; b < program->n_buckets; b++) {
+    const Bucket *bucket = &program->buckets[b];
+    if (which && !bucket->trainable) continue;               // frozen ones have no gradient
+    for (int i = 0; i < bucket->n_params; i++) {
+      items->entries[items->n] = (SafetensorsEntry){bucket->params[i], bucket->types[i]};
+      items->items[items->n++] = (Item){bucket->params[i], which};
+    }
+  }
+  return NULL;
+}
+
+// The stored form of a bucket's state is called bucket.B.STATE; other values of that role are on their way there.
+static bool is_stored_state(const Value *v) {
+  char name[256];
+  if (v->role != ROLE_STATE || v->bucket < 0 || !v->state_name) return false;
+  snprintf(name, sizeof name, "bucket.%d.%s", v->bucket, v->state_name);
+  return !strcmp(v->name, name);
+}
+
+static Status list_states(const Graph *program, Items *items) {
+  size_t n_states = 0;
+  for (size_t i = 0; i < program->n_values; i++) n_states += is_stored_state(program->values[i]);
+  TRY(items_create(items, n_states * count_params(program)));
+  for (size_t v = 0; v < program->n_values; v++) {
+    const Value *state = program->values[v];
+    if (!is_stored_state(state)) continue;
+    const Bucket *bucket = &program->buckets[state->bucket];
+    for (int i = 0; i < bucket->n_params; i++) {
+      char *name = NULL;
+      if (asprintf(&name, "%s.%s", bucket->params[i], state->state_name) < 0) {
+        items_finish(items);
+        FAIL(RESOURCE, NULL, "no memory to name a state");
+      }
+      Type type = bucket->types[i];
+      type.dtype = state->type.dtype;
+      items->names[items->n] = name;
+      items->entries[items->n] = (SafetensorsEntry){name, type};
+      items->items[items->n++] = (Item){bucket->params[i], state->state_name};
+    }
+  }
+  return NULL;
+}
+
+static Status write_items(SafetensorsWriter *writer, Executor *executor, const Items *items) {
+  Status status = NULL;
+  for (size_t i = 0; i < items->n && !status; i++) {
+    void *bytes = malloc((size_t)type_bytes(&items->entries[i].type) + 1);
+    if (!bytes) FAIL(RESOURCE, items->entries[i].name, "no memory for the whole tensor");
+    status = executor_read(executor, items->items[i].param, items->items[i].which, bytes);
+    if (!status) status = safetensors_write(writer, i, bytes);
+    free(bytes);
+  }
+  return status;
+}
+
+static Status write_file(const char *path, Executor *executor, const Items *items) {
+  static const char *const metadata[] = {"format", "pt", NULL};
+  SafetensorsWriter *writer;
+  TRY(safetensors_create(path, items->entries, items->n, metadata, &writer));
+  Status status = write_items(writer, executor, items);
+  if (!status) return safetensors_finish(writer);
+  safetensors_abandon(writer);
+  return status;
+}
+
+Status checkpoint_dump(const char *path, Executor *executor, const Graph *program, const char *which) {
+  Items items;
+  TRY(list_params(program, which, &items));
+  Status status = write_file(path, executor, &items);
+  items_finish(&items);
+  return status;
+}
+
+static Status dump_states(const char *path, Executor *executor, const Graph *program) {
+  Items items;
+  TRY(list_states(program, &items));
+  Status status = write_file(path, executor, &items);
+  items_finish(&items);
+  return status;
+}
+
+// ---- Saving -------------------------------------------------------------------------------------------------------------------
+
+static Status add_file(json_t *files, const char *dir, const char *name) {
+  char path[PATH_BYTES], hash[HASH_TEXT_BYTES];
+  TRY(join_file(path, dir, name));
+  TRY(hash_file(path, hash));
+  json_object_set_new(files, name, json_pack("{s:s}", "xxh3_128", hash));
+  return NULL;
+}
+
+static json_t *meta_json(const Graph *program, const CheckpointInfo *info, const char *model_path) {
+  const Recipe *r = &program->recipe;
+  return json_pack("{s:i, s:I, s:I, s:I, s:{s:s, s:s}, s:{s:s, s:s, s:s, s:i, s:i, s:I, s:s}, s:o}", "tessera_checkpoint", FORMAT_VERSION, "step",
+                   (json_int_t)info->step, "seed", (json_int_t)info->seed, "next_batch", (json_int_t)info->next_batch, "model", "path", model_path, "fingerprint",
+                   info->fingerprint ? info->fingerprint : "", "recipe", "optimizer", r->optimizer ? r->optimizer : "", "precision",
+                   r->precision ? r->precision : "", "reduce", reduce_name(r->reduce), "zero", r->zero, "ranks", mesh_ranks(&program->mesh), "micro_per_rank",
+                   (json_int_t)r->micro_per_rank, "loss_rule", r->loss_rule ? r->loss_rule : "", "files", json_object());
+}
+
+static Status flush_dir(const char *path) {
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) FAIL(IO, NULL, "cannot open %s: %s", path, strerror(errno));
+  int error = fsync(fd) ? errno : 0;
+  close(fd);
+  if (error && error != EINVAL) FAIL(IO, NULL, "cannot flush %s: %s", path, strerror(error));
+  return NULL;
+}
+
+static Status write_text(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) FAIL(IO, NULL, "cannot create %s: %s", path, strerror(errno));
+  size_t n = strlen(text), done = 0;
+  int error = 0;
+  while (done < n && !error) {
+    ssize_t m = write(fd, text + done, n - done);
+    if (m < 0 && errno != EINTR) error = errno;
+    if (m > 0) done += (size_t)m;
+  }
+  if (!error && fsync(fd)) error = errno;
+  if (close(fd) && !error) error = errno;
+  if (error) FAIL(IO, NULL, "cannot write %s: %s", path, strerror(error));
+  return NULL;
+}
+
+static Status write_meta(const char *dir, const Graph *program, const CheckpointInfo *info) {
+  char resolved[PATH_BYTES], path[PATH_BYTES];
+  const char *model = info->model_path ? info->model_path : "";
+  if (*model && realpath(model, resolved)) model = resolved;
+  json_t *meta = meta_json(program, info, model);
+  if (!meta) FAIL(MALFORMED, NULL, "a path or a name of the checkpoint is no UTF-8");
+  Status status = add_file(json_object_get(meta, "files"), dir, params_name);
+  if (!status) status = add_file(json_object_get(meta, "files"), dir, state_name);
+  char *text = status ? NULL : json_dumps(meta, JSON_INDENT(1));
+  json_decref(meta);
+  if (!status && !text) status = status_fail(STATUS_RESOURCE, NULL, "no memory for %s", meta_name);
+  if (!status) status = join_file(path, dir, meta_name);
+  if (!status) status = write_text(path, text);
+  free(text);
+  return status;
+}
+
+// Removes a folder that holds nothing but files of ours.
+static void remove_dir(const char *dir) {
+  static const char *const ours[] = {"meta.json", "params.safetensors", "params.safetensors.tmp", "state.safetensors", "state.safetensors.tmp"};
+  char path[PATH_BYTES];
+  for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+    Status status = join_file(path, dir, ours[i]);
+    if (!status) unlink(path);
+    status_free(status);
+  }
+  rmdir(dir);
+}
+
+static bool is_empty_dir(const char *dir) {
+  DIR *d = opendir(dir);
+  if (!d) return false;
+  int n = 0;
+  while (readdir(d)) n++;
+  closedir(d);
+  return n <= 2;
+}
+
+static Status check_place(const char *dir) {
+  char path[PATH_BYTES];
+  struct stat st;
+  if (lstat(dir, &st)) return NULL;
+  TRY(join_file(path, dir, meta_name));
+  if (!S_ISDIR(st.st_mode) || (access(path, F_OK) && !is_empty_dir(dir)))
+    FAIL(USAGE, NULL, "%s exists and is no checkpoint: it will not be overwritten; choose another folder", dir);
+  return NULL;
+}
+
+// The new folder takes the name at once; an old checkpoint there takes the temporary name and is removed.
+static Status take_place(const char *temporary, const char *dir) {
+  if (!rename(temporary, dir)) return NULL;                  // nothing or an empty folder was there
+  if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE)) {
+    char old[PATH_BYTES];                                    // a file system that cannot exchange: for a moment no checkpoint has the name
+    TRY(join(old, dir, ".old"));
+    remove_dir(old);
+    if (rename(dir, old) || rename(temporary, dir)) FAIL(IO, NULL, "cannot rename %s to %s: %s; the new checkpoint stands under the first name", temporary, dir, strerror(errno));
+    remove_dir(old);
+    return NULL;
+  }
+  remove_dir(temporary);
+  return NULL;
+}
+
+static Status write_all(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
+  char path[PATH_BYTES];
+  TRY(join_file(path, dir, params_name));
+  TRY(checkpoint_dump(path, executor, program, NULL));
+  TRY(join_file(path, dir, state_name));
+  TRY(dump_states(path, executor, program));
+  TRY(write_meta(dir, program, info));
+  return flush_dir(dir);
+}
+
+static Status flush_parent(const char *dir) {
+  char parent[PATH_BYTES];
+  TRY(join(parent, dir, ""));
+  char *slash = strrchr(parent, '/');
+  if (!slash) return flush_dir(".");
+  slash[slash == parent] = 0;
+  return flush_dir(parent);
+}
+
+Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
+  char place[PATH_BYTES], temporary[PATH_BYTES];
+  TRY(join(place, dir, ""));
+  for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = 0;
+  if (!place[0]) FAIL(USAGE, NULL, "a checkpoint needs the name of a folder");
+  TRY(check_place(place));
+  TRY(join(temporary, place, ".tmp"));
+  remove_dir(temporary);
+  if (mkdir(temporary, 0777)) FAIL(IO, NULL, "cannot create %s: %s", temporary, strerror(errno));
+  Status status = write_all(temporary, executor, program, info);
+  if (!status) status = take_place(temporary, place);
+  if (!status) return flush_parent(place);
+  remove_dir(temporary);
+  return status;
+}
+
+// ---- Loading ------------------------------------------------------------------------------------------------------------------
+
+struct Checkpoint {
+  char *dir;
+  json_t *meta;              // owns the strings of `info`
+  CheckpointInfo info;
+  Safetensors *params, *state;
+  WeightSource params_source, all_source;
+  Weight *all;
+};
+
+static Status read_meta(Checkpoint *c) {
+  char path[PATH_BYTES];
+  json_error_t error;
+  TRY(join_file(path, c->dir, meta_name));
+  if (access(path, R_OK)) FAIL(IO, NULL, "%s is no checkpoint: cannot read %s: %s", c->dir, path, strerror(errno));
+  c->meta = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+  if (!c->meta) FAIL(MALFORMED, NULL, "%s is no JSON: %s (line %d)", path, error.text, error.line);
+  json_int_t version, step, seed, next_batch, micro;
+  CheckpointInfo *i = &c->info;
+  if (json_unpack_ex(c->meta, &error, 0, "{s:I, s:I, s:I, s:I, s:{s:s, s:s}, s:{s:s, s:s, s:s, s:i, s:i, s:I}}", "tessera_checkpoint", &version, "step", &step,
+                     "seed", &seed, "next_batch", &next_batch, "model", "path", &i->model_path, "fingerprint", &i->fingerprint, "recipe", "optimizer",
+                     &i->optimizer, "precision", &i->precision, "reduce", &i->reduce, "zero", &i->zero, "ranks", &i->ranks, "micro_per_rank", &micro))
+    FAIL(MALFORMED, NULL, "%s: %s", path, error.text);
+  if (version != FORMAT_VERSION) FAIL(UNSUPPORTED, NULL, "%s is of version %lld; this program reads version %d", path, (long long)version, FORMAT_VERSION);
+  if (step < 0 || next_batch < 0) FAIL(MALFORMED, NULL, "%s: step %lld, next batch %lld", path, (long long)step, (long long)next_batch);
+  i->step = step;
+  i->seed = (uint64_t)seed;
+  i->next_batch = next_batch;
+  i->micro_per_rank = micro;
+  return NULL;
+}
+
+static Status open_part(Checkpoint *c, const char *name, Safetensors **out) {
+  char path[PATH_BYTES], hash[HASH_TEXT_BYTES];
+  const char *want = json_string_value(json_object_get(json_object_get(json_object_get(c->meta, "files"), name), "xxh3_128"));
+  TRY(join_file(path, c->dir, name));
+  if (!want) FAIL(MALFORMED, NULL, "%s/%s says nothing of %s", c->dir, meta_name, name);
+  TRY(hash_file(path, hash));
+  if (strcmp(hash, want)) FAIL(MALFORMED, NULL, "%s has changed since it was saved: its hash is %s, %s says %.40s", path, hash, meta_name, want);
+  return safetensors_open(path, out);
+}
+
+static Status load(Checkpoint *c, const char *dir) {
+  c->dir = strdup(dir);
+  if (!c->dir) FAIL(RESOURCE, NULL, "no memory to open %s", dir);
+  TRY(read_meta(c));
+  TRY(open_part(c, params_name, &c->params));
+  TRY(open_part(c, state_name, &c->state));
+  c->params_source = (WeightSource){.path = c->dir, .weights = safetensors_tensors(c->params), .n_weights = safetensors_count(c->params)};
+  return NULL;
+}
+
+Status checkpoint_open(const char *dir, Checkpoint **out) {
+  Checkpoint *c = calloc(1, sizeof *c);
+  if (!c) FAIL(RESOURCE, NULL, "no memory to open %s", dir);
+  Status status = load(c, dir);
+  if (status) checkpoint_close(c);
+  else *out = c;
+  return status;
+}
+
+void checkpoint_close(Checkpoint *c) {
+  if (!c) return;
+  safetensors_close(c->params);
+  safetensors_close(c->state);
+  json_decref(c->meta);
+  free(c->all);
+  free(c->dir);
+  free(c);
+}
+
+const CheckpointInfo *checkpoint_info(const Checkpoint *c) { return &c->info; }
+const WeightSource *checkpoint_params(const Checkpoint *c) { return &c->params_source; }
+bool checkpoint_has_state(const Checkpoint *c) { return safetensors_count(c->state) > 0; }
+
+// The first weight of a name is the one that is found: the checkpoint's before the model's.
+Status checkpoint_weights(Checkpoint *c, const WeightSource *base, const WeightSource **out) {
+  size_t n_params = safetensors_count(c->params), n_state = safetensors_count(c->state), n_base = base ? base->n_weights : 0;
+  free(c->all);
+  c->all = calloc(n_params + n_state + n_base + 1, sizeof *c->all);
+  if (!c->all) FAIL(RESOURCE, NULL, "no memory for the %zu tensors of %s", n_params + n_state + n_base, c->dir);
+  memcpy(c->all, safetensors_tensors(c->params), n_params * sizeof *c->all);
+  memcpy(c->all + n_params, safetensors_tensors(c->state), n_state * sizeof *c->all);
+  if (n_base) memcpy(c->all + n_params + n_state, base->weights, n_base * sizeof *c->all);
+  c->all_source = base ? *base : (WeightSource){.path = c->dir};
+  c->all_source.weights = c->all;
+  c->all_source.n_weights = n_params + n_state + n_base;
+  *out = &c->all_source;
+  return NULL;
+}

@@ -1,0 +1,500 @@
+// Which source feeds which input, in what shape; then filling micro-batches.
+#include "data.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data_source.h"
+
+static const int64_t default_deadline_ns = 600 * INT64_C(1000000000);
+
+static bool ends_with(const char *text, const char *suffix) {
+  size_t n = strlen(text), m = strlen(suffix);
+  return n >= m && !strcmp(text + n - m, suffix);
+}
+
+static bool fits_integers(const DataInput *in) { return in->dtype == DTYPE_NONE || dtype_is_integer(in->dtype); }
+
+static int find_input(const Data *d, const char *name, size_t n) {
+  for (size_t i = 0; i < d->n_inputs; i++)
+    if (strlen(d->inputs[i].name) == n && !memcmp(d->inputs[i].name, name, n)) return (int)i;
+  return -1;
+}
+
+static void list_inputs(const Data *d, bool unfed_only, char *out, size_t out_bytes) {
+  size_t used = 0;
+  out[0] = 0;
+  for (size_t i = 0; i < d->n_inputs && used + 8 < out_bytes; i++)
+    if (!unfed_only || d->feeds[i].kind == FEED_NONE) {
+      int n = snprintf(out + used, out_bytes - used, "%s'%s'", used ? ", " : "", d->inputs[i].name);
+      used += n > 0 && (size_t)n < out_bytes - used ? (size_t)n : out_bytes - used - 1;
+    }
+}
+
+// ---- Shapes -------------------------------------------------------------------------------------------------------------------
+
+// The dtype that is delivered: what the input declares, where the file's elements fit.
+static Status delivered(const DataInput *in, Dtype file, const char *source, Dtype *out) {
+  *out = in->dtype == DTYPE_NONE ? file : in->dtype;
+  if (!data_dtype_fits(file, *out)) FAIL(MALFORMED, in->name, "%s holds %s, the input takes %s", source, dtype_name(file), dtype_name(*out));
+  return NULL;
+}
+
+static Status batch_axis(const Data *d, const DataInput *in, const char *source, int64_t n_samples, int64_t *out) {
+  int64_t declared = in->rank > 0 ? in->dims[0] : -1, asked = d->options.batch;
+  if (declared > 0 && asked > 0 && declared != asked)
+    FAIL(USAGE, in->name, "--batch %" PRId64 ", but the model fixes %" PRId64 " samples per micro-batch", asked, declared);
+  *out = declared > 0 ? declared : asked;
+  if (*out <= 0)
+    FAIL(USAGE, in->name, "%s holds %" PRId64 " samples and the model leaves the size of a batch open: say --batch B", source, n_samples);
+  return NULL;
+}
+
+static Status check_declared(const DataInput *in, const Type *shape, const char *source) {
+  char text[160];
+  if (in->rank < 0) return NULL;
+  bool same = in->rank == shape->rank;
+  for (int k = 0; same && k < in->rank; k++) same = in->dims[k] < 0 || in->dims[k] == shape->dims[k];
+  if (same) return NULL;
+  char declared[200] = "";
+  for (int k = 0; k < in->rank; k++) {
+    size_t used = strlen(declared);
+    if (in->dims[k] < 0) snprintf(declared + used, sizeof declared - used, "%s?", k ? "," : "");
+    else snprintf(declared + used, sizeof declared - used, "%s%" PRId64, k ? "," : "", in->dims[k]);
+  }
+  FAIL(MALFORMED, in->name, "%s gives %s per micro-batch, the model takes [%s]", source, type_text(shape, text, sizeof text), declared);
+}
+
+static Status claim(Data *d, int i, const Feed *feed) {
+  if (d->feeds[i].kind != FEED_NONE) FAIL(USAGE, d->inputs[i].name, "both %s and %s feed it", d->feeds[i].source, feed->source);
+  d->feeds[i] = *feed;
+  return NULL;
+}
+
+static Status same_samples(Data *d, int i, int64_t n, const char *source) {
+  if (n < 1) FAIL(MALFORMED, d->inputs[i].name, "%s holds no sample", source);
+  if (d->n_samples >= 0 && d->n_samples != n)
+    FAIL(MALFORMED, d->inputs[i].name, "%s holds %" PRId64 " samples, another source %" PRId64, source, n, d->n_samples);
+  d->n_samples = n;
+  return NULL;
+}
+
+static Status same_batch(Data *d, int i, int64_t batch, const char *source) {
+  if (d->batch_size && d->batch_size != batch)
+    FAIL(MALFORMED, d->inputs[i].name, "%" PRId64 " samples of %s per micro-batch, of another input %" PRId64, batch, source, d->batch_size);
+  d->batch_size = batch;
+  return NULL;
+}
+
+// A tensor whose first axis counts samples.
+static Status feed_rows(Data *d, int i, const char *source, int fd, int64_t offset_bytes, const Type *file) {
+  const DataInput *in = &d->inputs[i];
+  if (file->rank < 1) FAIL(MALFORMED, in->name, "%s holds a scalar for it; the first axis must count samples", source);
+  Type *shape = &d->shapes[i];
+  *shape = *file;
+  TRY(batch_axis(d, in, source, file->dims[0], &shape->dims[0]));
+  TRY(delivered(in, file->dtype, source, &shape->dtype));
+  TRY(check_declared(in, shape, source));
+  TRY(same_samples(d, i, file->dims[0], source));
+  TRY(same_batch(d, i, shape->dims[0], source));
+  Feed feed = {.kind = FEED_ROWS, .source = source, .fd = fd, .file_dtype = file->dtype, .offset_bytes = offset_bytes,
+               .row_elems = type_elems(file) / file->dims[0], .n_samples = file->dims[0]};
+  return claim(d, i, &feed);
+}
+
+// ---- Sources ------------------------------------------------------------------------------------------------------------------
+
+static Status open_npy(Data *d, int i, const char *source, const char *path) {
+  int fd;
+  NpyFile npy;
+  TRY(data_file_open(d, path, &fd));
+  TRY(npy_read_header(fd, path, &npy));
+  Type type = type_make(npy.dtype, npy.rank, npy.dims);
+  return feed_rows(d, i, source, fd, npy.offset_bytes, &type);
+}
+
+static const Weight *batch_tensor(const Safetensors *file, const char *input, int64_t batch) {
+  char name[512];
+  int n = snprintf(name, sizeof name, "%s.%" PRId64, input, batch);
+  return n > 0 && n < (int)sizeof name ? safetensors_find(file, name) : NULL;
+}
+
+// INPUT.0, INPUT.1, ...: as many as there are without a gap.
+static Status feed_batches(Data *d, int i, const char *source, int fd, const Safetensors *file) {
+  const DataInput *in = &d->inputs[i];
+  const Weight *first = batch_tensor(file, in->name, 0), *w;
+  Feed feed = {.kind = FEED_BATCHES, .source = source, .fd = fd, .file_dtype = first->type.dtype};
+  d->shapes[i] = first->type;
+  TRY(delivered(in, first->type.dtype, source, &d->shapes[i].dtype));
+  TRY(check_declared(in, &d->shapes[i], source));
+  while (batch_tensor(file, in->name, feed.n_batches)) feed.n_batches++;
+  if (d->n_batches >= 0 && d->n_batches != feed.n_batches)
+    FAIL(MALFORMED, in->name, "%s holds %" PRId64 " batches of it, of another input %" PRId64, source, feed.n_batches, d->n_batches);
+  d->n_batches = feed.n_batches;
+  for (int64_t b = 0; (w = batch_tensor(file, in->name, b)); b++) {
+    char have[160], want[160];
+    if (!type_equal(&w->type, &first->type))
+      FAIL(UNSUPPORTED, w->name, "%s: batch %" PRId64 " is %s and batch 0 %s; a plan is made for one shape, so all batches must have it", source, b,
+           type_text(&w->type, have, sizeof have), type_text(&first->type, want, sizeof want));
+  }
+  TRY(claim(d, i, &feed));
+  int64_t *offsets = d->feeds[i].batch_offsets = calloc((size_t)feed.n_batches, sizeof *offsets);
+  if (!offsets) FAIL(RESOURCE, in->name, "no memory for %" PRId64 " batches", feed.n_batches);
+  for (int64_t b = 0; b < feed.n_batches; b++) offsets[b] = batch_tensor(file, in->name, b)->offset_bytes;
+  return NULL;
+}
+
+static Status open_safetensors(Data *d, const char *source) {
+  int fd;
+  Safetensors *file;
+  TRY(data_file_open(d, source, &fd));
+  TRY(safetensors_open(source, &file));
+  Status status = NULL;
+  bool any = false;
+  for (size_t i = 0; i < d->n_inputs && !status; i++) {
+    const Weight *whole = safetensors_find(file, d->inputs[i].name);
+    bool by_batch = batch_tensor(file, d->inputs[i].name, 0) != NULL;
+    if (!whole && !by_batch) continue;
+    any = true;
+    status = whole ? feed_rows(d, (int)i, source, fd, whole->offset_bytes, &whole->type) : feed_batches(d, (int)i, source, fd, file);
+  }
+  size_t n = safetensors_count(file);
+  const char *sample = n ? safetensors_tensors(file)[0].name : "";
+  char names[512];
+  list_inputs(d, false, names, sizeof names);
+  if (!status && !any)
+    status = status_fail(STATUS_MALFORMED, NULL, "%s holds %zu tensors ('%.100s'%s) and none for an input of the model: %s, or INPUT.0, INPUT.1, ... by batch", source,
+                         n, sample, n > 1 ? ", ..." : "", names);
+  safetensors_close(file);
+  return status;
+}
+
+static Status token_axis(const Data *d, const DataInput *in, int64_t *out) {
+  int64_t declared = in->rank == 2 ? in->dims[1] : -1, asked = d->options.seq;
+  if (declared > 0 && asked > 0 && declared != asked) FAIL(USAGE, in->name, "--seq %" PRId64 ", but the model fixes %" PRId64 " tokens per sample", asked, declared);
+  *out = declared > 0 ? declared : asked;
+  if (*out <= 0) FAIL(USAGE, in->name, "the model leaves the number of tokens per sample open: say --seq T");
+  return NULL;
+}
+
+static Status feed_tokens(Data *d, int i, const char *source, int fd, Dtype dtype, int64_t n_tokens, int64_t seq, bool labels) {
+  const DataInput *in = &d->inputs[i];
+  Type *shape = &d->shapes[i];
+  bool one_each = labels && in->rank == 1;             // one label per sample: the token after it
+  *shape = (Type){.rank = one_each ? 1 : 2};
+  TRY(batch_axis(d, in, source, (n_tokens - 1) / seq, &shape->dims[0]));
+  if (!one_each) shape->dims[1] = seq;
+  TRY(delivered(in, dtype, source, &shape->dtype));
+  if (in->dtype == DTYPE_NONE) shape->dtype = DTYPE_I64;
+  TRY(check_declared(in, shape, source));
+  if (n_tokens <= seq) FAIL(MALFORMED, in->name, "%s holds %" PRId64 " tokens; one sample and its labels need %" PRId64, source, n_tokens, seq + 1);
+  TRY(same_samples(d, i, (n_tokens - 1) / seq, source));
+  TRY(same_batch(d, i, shape->dims[0], source));
+  Feed feed = {.kind = FEED_TOKENS, .source = source, .fd = fd, .file_dtype = dtype, .n_samples = (n_tokens - 1) / seq, .seq = seq, .labels = labels,
+               .one_each = one_each, .row_elems = one_each ? 1 : seq};
+  return claim(d, i, &feed);
+}
+
+static bool called_labels(const char *name) { return strstr(name, "label") || strstr(name, "target"); }
+
+// Unfed integer inputs: one takes the tokens, a second one the labels.
+static Status assign_tokens(const Data *d, const char *source, int *tokens, int *labels) {
+  *tokens = *labels = -1;
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    const DataInput *in = &d->inputs[i];
+    if (d->feeds[i].kind != FEED_NONE) continue;
+    bool second = called_labels(in->name) || *tokens >= 0;
+    int *slot = second ? labels : tokens;
+    if (!fits_integers(in) || *slot >= 0)
+      FAIL(USAGE, in->name, "%s gives tokens and labels, neither of which is this input; feed it by --data %s=FILE.npy (before the tokens)", source, in->name);
+    *slot = (int)i;
+  }
+  if (*tokens < 0) FAIL(USAGE, NULL, "%s gives tokens, and no integer input is left to take them", source);
+  return NULL;
+}
+
+static Status check_text(int fd, const char *source) {
+  char block[4096];
+  ssize_t n = pread(fd, block, sizeof block, 0);
+  if (n > 0 && memchr(block, 0, (size_t)n))
+    FAIL(MALFORMED, NULL, "%s is no text (it has zero bytes) and has no suffix that says more: .safetensors, .npy, .bin (uint16 tokens), .u32.bin", source);
+  return NULL;
+}
+
+static Status open_tokens(Data *d, const char *source) {
+  int fd, tokens, labels;
+  int64_t bytes, seq;
+  Dtype dtype = ends_with(source, ".u32.bin") ? DTYPE_U32 : ends_with(source, ".bin") ? DTYPE_U16 : DTYPE_U8;
+  TRY(data_file_open(d, source, &fd));
+  TRY(data_file_bytes(fd, source, &bytes));
+  if (dtype == DTYPE_U8) TRY(check_text(fd, source));
+  if (bytes % dtype_bytes(dtype)) FAIL(MALFORMED, NULL, "%s has %" PRId64 " bytes: no whole number of %s tokens", source, bytes, dtype_name(dtype));
+  TRY(assign_tokens(d, source, &tokens, &labels));
+  TRY(token_axis(d, &d->inputs[tokens], &seq));
+  TRY(feed_tokens(d, tokens, source, fd, dtype, bytes / dtype_bytes(dtype), seq, false));
+  return labels < 0 ? NULL : feed_tokens(d, labels, source, fd, dtype, bytes / dtype_bytes(dtype), seq, true);
+}
+
+static Status open_random(Data *d) {
+  for (size_t i = 0; i < d->n_inputs; i++)
+    if (d->feeds[i].kind == FEED_NONE) d->feeds[i] = (Feed){.kind = FEED_RANDOM, .source = "random"};
+  return NULL;
+}
+
+static Status open_stream(Data *d) {
+  StreamSlot *slot;
+  TRY(stream_start(&d->stream, d->options.stream_fd, d->options.deadline_ns > 0 ? d->options.deadline_ns : default_deadline_ns));
+  d->has_stream = true;
+  TRY(stream_seek(&d->stream, 0, &slot));
+  if (!slot) FAIL(MALFORMED, NULL, "--data -: the stream on stdin ended before its first batch");
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    const Weight *w = safetensors_find(slot->file, d->inputs[i].name);
+    if (d->feeds[i].kind != FEED_NONE || !w) continue;
+    d->shapes[i] = w->type;
+    TRY(delivered(&d->inputs[i], w->type.dtype, "the stream", &d->shapes[i].dtype));
+    TRY(check_declared(&d->inputs[i], &d->shapes[i], "the stream"));
+    d->feeds[i] = (Feed){.kind = FEED_STREAM, .source = "-"};
+  }
+  return NULL;
+}
+
+static Status open_source(Data *d, const char *source) {
+  const char *equals = strchr(source, '=');
+  int input = equals ? find_input(d, source, (size_t)(equals - source)) : -1;
+  char names[512];
+  list_inputs(d, false, names, sizeof names);
+  if (input >= 0) {
+    if (!ends_with(source, ".npy")) FAIL(USAGE, NULL, "--data %s: INPUT=FILE takes a .npy file", source);
+    return open_npy(d, input, source, equals + 1);
+  }
+  if (equals && ends_with(source, ".npy") && access(source, F_OK))
+    FAIL(USAGE, NULL, "--data %s: the model has no input '%.*s'; its inputs are %s", source, (int)(equals - source), source, names);
+  if (ends_with(source, ".npy")) {
+    if (d->n_inputs != 1) FAIL(USAGE, NULL, "--data %s: say which input it feeds, INPUT=%s; the inputs are %s", source, source, names);
+    return open_npy(d, 0, source, source);
+  }
+  if (ends_with(source, ".safetensors")) return open_safetensors(d, source);
+  if (!strcmp(source, "random")) return open_random(d);
+  if (!strcmp(source, "-")) return open_stream(d);
+  return open_tokens(d, source);
+}
+
+// ---- Life ---------------------------------------------------------------------------------------------------------------------
+
+static Status open_all(Data *d, const DataInput *inputs) {
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    d->inputs[i] = inputs[i];
+    if (!(d->inputs[i].name = strdup(inputs[i].name))) FAIL(RESOURCE, NULL, "no memory for the inputs' names");
+  }
+  for (size_t s = 0; s < d->options.n_sources; s++) TRY(open_source(d, d->options.sources[s]));
+  char names[512];
+  list_inputs(d, true, names, sizeof names);
+  if (names[0]) FAIL(USAGE, NULL, "no --data feeds %s; --data INPUT=FILE.npy does, or a .safetensors file with a tensor of that name", names);
+  if (d->n_samples >= 0 && (d->n_batches >= 0 || d->has_stream)) FAIL(USAGE, NULL, "some inputs come by sample and some by batch; all must come alike");
+  return NULL;
+}
+
+Status data_open(const DataOptions *options, const DataInput *inputs, size_t n_inputs, Data **out) {
+  Data *d = calloc(1, sizeof *d);
+  if (!d) FAIL(RESOURCE, NULL, "no memory for the data");
+  d->options = *options;
+  d->n_inputs = n_inputs;
+  d->n_samples = d->n_batches = -1;
+  d->inputs = calloc(n_inputs + 1, sizeof *d->inputs);
+  d->shapes = calloc(n_inputs + 1, sizeof *d->shapes);
+  d->feeds = calloc(n_inputs + 1, sizeof *d->feeds);
+  Status status = d->inputs && d->shapes && d->feeds ? open_all(d, inputs) : status_fail(STATUS_RESOURCE, NULL, "no memory for %zu inputs", n_inputs);
+  if (status) data_close(d);
+  else *out = d;
+  return status;
+}
+
+void data_close(Data *d) {
+  if (!d) return;
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    if (d->inputs) free((char *)d->inputs[i].name);
+    if (d->feeds) free(d->feeds[i].batch_offsets);
+  }
+  for (size_t i = 0; i < d->n_files; i++) close(d->files[i]);
+  if (d->has_stream) stream_finish(&d->stream);
+  free(d->inputs);
+  free(d->shapes);
+  free(d->feeds);
+  free(d->files);
+  free(d->order);
+  free(d);
+}
+
+const Type *data_shapes(const Data *d) { return d->shapes; }
+
+static Status bind_input(Data *d, const Graph *program, const Value *v, size_t *out) {
+  int i = find_input(d, v->name, strlen(v->name));
+  if (i < 0) FAIL(USAGE, v->name, "the program takes this input and no source was opened for it");
+  Feed *feed = &d->feeds[i];
+  char have[160], want[160];
+  if (feed->kind == FEED_RANDOM) {
+    feed->limit = graph_index_limit(program, v);
+  } else if (!type_same_shape(&d->shapes[i], &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? d->shapes[i].dtype : feed->file_dtype, v->type.dtype)) {
+    FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(&d->shapes[i], have, sizeof have), type_text(&v->type, want, sizeof want));
+  }
+  if (feed->kind == FEED_TOKENS && feed->labels && d->options.shift < 0) d->shift = graph_shifts_labels(program, v) ? 0 : 1;
+  d->shapes[i] = v->type;
+  *out = (size_t)i;
+  return NULL;
+}
+
+Status data_bind(Data *d, const Graph *program) {
+  free(d->order);
+  d->order = calloc(program->n_inputs + 1, sizeof *d->order);
+  if (!d->order) FAIL(RESOURCE, NULL, "no memory for %zu inputs", program->n_inputs);
+  d->n_bound = program->n_inputs;
+  d->shift = d->options.shift < 0 ? 1 : d->options.shift;
+  for (size_t i = 0; i < program->n_inputs; i++) TRY(bind_input(d, program, program->inputs[i], &d->order[i]));
+  if (!d->has_stream) return NULL;
+  return stream_widen(&d->stream, mesh_ranks(&program->mesh) * (program->recipe.micro_per_rank > 0 ? program->recipe.micro_per_rank : 1));
+}
+
+int64_t data_batches(const Data *d) {
+  if (d->n_batches >= 0) return d->n_batches;
+  if (d->n_samples < 0) return -1;
+  int64_t n = d->n_samples / d->batch_size;
+  return n ? n : 1;
+}
+
+int64_t data_samples_per_batch(const Data *d) {
+  for (size_t i = 0; i < d->n_inputs; i++)
+    if (d->shapes[i].rank > 0) return d->shapes[i].dims[0];
+  return 1;
+}
+
+bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
+
+int64_t data_tokens_per_batch(const Data *d) {
+  for (size_t i = 0; i < d->n_inputs; i++)
+    if (d->shapes[i].rank == 2 && dtype_is_integer(d->shapes[i].dtype)) return type_elems(&d->shapes[i]);
+  return 0;
+}
+
+Status data_available(Data *d, int64_t first, int64_t n, bool *out) {
+  *out = true;
+  if (!d->has_stream || n < 1) return NULL;
+  pthread_mutex_lock(&d->stream.mutex);
+  StreamSlot *slot = NULL;
+  Status status = NULL;
+  for (int64_t b = first; b < first + n && !status; b++) {     // one at a time: each must find its place in the ring
+    status = stream_seek(&d->stream, b, &slot);
+    if (!slot) break;
+  }
+  pthread_mutex_unlock(&d->stream.mutex);
+  if (!status) *out = slot != NULL;
+  return status;
+}
+
+// ---- Filling ------------------------------------------------------------------------------------------------------------------
+
+static uint64_t mix(uint64_t x) {      // splitmix64's finaliser
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// A permutation of [0, n): a four-round Feistel network over the next power of four, walked until it lands inside. Needs no memory.
+static int64_t permuted(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
+  int half = 1;
+  while (half < 31 && INT64_C(1) << (2 * half) < n) half++;
+  uint64_t mask = (UINT64_C(1) << half) - 1, key = mix(seed ^ mix((uint64_t)epoch));
+  uint64_t x = (uint64_t)i;
+  do {
+    uint64_t left = x >> half, right = x & mask;
+    for (uint64_t round = 0; round < 4; round++) {
+      uint64_t next = left ^ (mix(key + round * 0x632be59bd9b4e019u + right) & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half | right;
+  } while (x >= (uint64_t)n);
+  return (int64_t)x;
+}
+
+static int64_t pick(const Data *d, int64_t n, int64_t index) {
+  int64_t epoch = index / n, i = index % n;
+  return d->options.shuffle ? permuted(d->options.seed, epoch, n, i) : i;
+}
+
+static int64_t sample_offset(const Data *d, const Feed *feed, int64_t sample) {
+  int64_t width = dtype_bytes(feed->file_dtype);
+  if (feed->kind == FEED_ROWS) return feed->offset_bytes + sample * feed->row_elems * width;
+  int64_t first = sample * feed->seq + (feed->labels ? (feed->one_each ? feed->seq : d->shift) : 0);
+  return first * width;
+}
+
+static Status fill_samples(const Data *d, const Feed *feed, int64_t batch, const Tensor *out) {
+  int64_t n = out->type->dims[0], width = dtype_bytes(out->type->dtype);
+  for (int64_t s = 0; s < n; s++) {
+    int64_t sample = pick(d, feed->n_samples, batch * n + s);
+    TRY(data_file_read(feed, sample_offset(d, feed, sample), (char *)out->data + s * feed->row_elems * width, out->type->dtype, feed->row_elems));
+  }
+  return NULL;
+}
+
+static void fill_random(const Data *d, const Feed *feed, int64_t batch, uint64_t input, const Tensor *out) {
+  int64_t n = type_elems(out->type);
+  uint64_t key = mix(mix(d->options.seed) ^ mix((uint64_t)batch) ^ mix(~input));
+  for (int64_t e = 0; e < n; e++) {
+    uint64_t r = mix(key + (uint64_t)e);
+    if (!dtype_is_float(out->type->dtype)) {
+      element_write_int(out->data, out->type->dtype, e, (int64_t)(r % (uint64_t)feed->limit));
+    } else {                                                 // Box-Muller: normal, mean 0, deviation 1
+      double u = ((double)(r >> 11) + 0.5) * 0x1p-53, v = (double)(mix(r) >> 11) * 0x1p-53;
+      element_write(out->data, out->type->dtype, e, sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+    }
+  }
+}
+
+static Status copy_from_stream(const StreamSlot *slot, const char *name, const Tensor *out) {
+  const Weight *w = safetensors_find(slot->file, name);
+  char have[160], want[160];
+  if (!w) FAIL(MALFORMED, name, "batch %" PRId64 " of the stream lacks it", slot->batch);
+  if (!type_same_shape(&w->type, out->type) || !data_dtype_fits(w->type.dtype, out->type->dtype))
+    FAIL(MALFORMED, name, "batch %" PRId64 " of the stream has %s, the program takes %s", slot->batch, type_text(&w->type, have, sizeof have),
+         type_text(out->type, want, sizeof want));
+  elements_convert(out->data, out->type->dtype, w->bytes, w->type.dtype, type_elems(&w->type));
+  return NULL;
+}
+
+static Status fill_from_stream(Data *d, int64_t batch, const Tensor *out, size_t n) {
+  pthread_mutex_lock(&d->stream.mutex);
+  StreamSlot *slot;
+  Status status = stream_seek(&d->stream, batch, &slot);
+  if (!status && !slot) status = status_fail(STATUS_IO, NULL, "the stream on stdin ended after %" PRId64 " batches", d->stream.next_batch);
+  for (size_t i = 0; i < n && !status; i++)
+    if (out[i].data && d->feeds[d->order[i]].kind == FEED_STREAM) status = copy_from_stream(slot, d->inputs[d->order[i]].name, &out[i]);
+  pthread_mutex_unlock(&d->stream.mutex);
+  return status;
+}
+
+static Status data_fill(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Data *d = self;
+  if (n_inputs != d->n_bound) FAIL(USAGE, NULL, "%zu inputs to fill, the data is bound to %zu", n_inputs, d->n_bound);
+  for (size_t i = 0; i < n_inputs; i++) {
+    const Feed *feed = &d->feeds[d->order[i]];
+    if (!out[i].data || type_elems(out[i].type) == 0) continue;
+    switch (feed->kind) {
+    case FEED_ROWS:
+    case FEED_TOKENS: TRY(fill_samples(d, feed, batch, &out[i])); break;
+    case FEED_BATCHES: TRY(data_file_read(feed, feed->batch_offsets[pick(d, feed->n_batches, batch)], out[i].data, out[i].type->dtype, type_elems(out[i].type))); break;
+    case FEED_RANDOM: fill_random(d, feed, batch, d->order[i], &out[i]); break;
+    case FEED_STREAM:
+    case FEED_NONE: break;
+    }
+  }
+  return d->has_stream ? fill_from_stream(d, batch, out, n_inputs) : NULL;
+}
+
+DataFeed data_feed(Data *d) { return (DataFeed){.fill = data_fill, .self = d}; }

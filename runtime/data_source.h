@@ -1,0 +1,84 @@
+// The inside of Data: one Feed per input says where its elements come from.
+#ifndef TESSERA_DATA_SOURCE_H
+#define TESSERA_DATA_SOURCE_H
+
+#include <pthread.h>
+
+#include "data.h"
+#include "safetensors.h"
+
+typedef enum FeedKind {
+  FEED_NONE,
+  FEED_ROWS,         // sample s = elements [s row_elems, (s + 1) row_elems) from offset_bytes on
+  FEED_TOKENS,       // sample s = row_elems tokens from token s seq + shift on
+  FEED_BATCHES,      // batch b at batch_offsets[b]
+  FEED_RANDOM,
+  FEED_STREAM
+} FeedKind;
+
+typedef struct Feed {
+  FeedKind kind;
+  const char *source;          // as the user named it
+  int fd;                      // of the source's file; owned by Data
+  Dtype file_dtype;
+  int64_t offset_bytes, row_elems, n_samples;
+  int64_t seq;                 // TOKENS
+  bool labels, one_each;       // TOKENS: shifted; one label per sample, the token after it
+  int64_t *batch_offsets;      // BATCHES
+  int64_t n_batches;
+  int64_t limit;               // RANDOM: integers below it
+} Feed;
+
+// The stream: a ring of parsed batches. A rank asks for batches of the step under way only, so the ring has one slot per micro-batch of a step.
+typedef struct StreamSlot { char *bytes; size_t capacity; Safetensors *file; int64_t batch; } StreamSlot;
+typedef struct Stream {
+  int fd;
+  int64_t deadline_ns;
+  pthread_mutex_t mutex;
+  StreamSlot *slots;
+  int64_t n_slots, next_batch; // next to be read
+  bool ended;
+} Stream;
+
+struct Data {
+  DataOptions options;
+  size_t n_inputs;
+  DataInput *inputs;           // names owned
+  Type *shapes;                // per input: of one micro-batch, as delivered
+  Feed *feeds;                 // per input
+  int *files;                  // descriptors
+  size_t n_files;
+  Stream stream;
+  bool has_stream;
+  int64_t n_samples, n_batches;        // of one epoch; -1: not of that kind
+  int64_t batch_size;                  // samples per micro-batch, for sources by sample
+  int shift;                           // resolved by data_bind
+  size_t *order;                       // graph input -> input; by data_bind
+  size_t n_bound;
+};
+
+// ---- data_files.c: recognises a file and describes its tensors ----
+
+typedef struct NpyFile { Dtype dtype; int64_t offset_bytes; int rank; int64_t dims[RANK_MAX]; } NpyFile;
+MUST_USE Status npy_read_header(int fd, const char *path, NpyFile *out);
+MUST_USE Status data_file_open(Data *data, const char *path, int *out_fd);   // keeps the descriptor until data_close
+MUST_USE Status data_file_bytes(int fd, const char *path, int64_t *out);
+
+// `n` elements at a byte offset of a file, as `to` wants them. Allocates nothing.
+MUST_USE Status data_file_read(const Feed *feed, int64_t offset_bytes, void *to, Dtype to_dtype, int64_t n);
+bool data_dtype_fits(Dtype from, Dtype to);                                   // every value of `from` has a place in `to` (floats may round)
+
+// ---- data_stream.c ----
+
+MUST_USE Status stream_start(Stream *stream, int fd, int64_t deadline_ns);
+MUST_USE Status stream_widen(Stream *stream, int64_t n_slots);
+// Reads up to `batch`; *out NULL when the stream ends before it. Under the mutex, which the caller holds until it is done with the slot.
+MUST_USE Status stream_seek(Stream *stream, int64_t batch, StreamSlot **out);
+void stream_finish(Stream *stream);
+
+// ---- data_graph.c: what the use of an input in the graph tells ----
+
+bool graph_shifts_labels(const Graph *graph, const Value *labels);            // are labels cut or padded on their way to the loss?
+int64_t graph_index_limit(const Graph *graph, const Value *input);            // integers below it are fine; 2 when nothing limits it
+
+#endif
