@@ -35,6 +35,10 @@ static Value *state(Graph *graph, Value *param, const char *state_name) {
   return v;
 }
 
+static void name_value(Graph *graph, Value *v, const char *name) {
+  if (!graph_find_value(graph, name)) graph_rename_value(graph, v, name);
+}
+
 typedef struct Update { Value *scale, *lr, *step; } Update;
 
 static void carry(Node *n, int output, Value *to) {
@@ -96,6 +100,8 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   TRY(e.status);
   graph->loss_report = mean->outputs[0];
   graph->inverse_count = mean->outputs[1];
+  name_value(graph, graph->loss_report, "tessera.loss");
+  name_value(graph, graph->inverse_count, "tessera.inverse_count");
   Value **norm_inputs = ARENA_ARRAY(arena, Value *, n_grads + 1);
   norm_inputs[0] = graph->inverse_count;
   for (size_t i = 0; i < n_grads; i++) norm_inputs[i + 1] = grads[i];
@@ -104,6 +110,8 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
                          ATTRS(A_STRING("max_norm", o->clip_norm > 0 ? decimal(arena, o->clip_norm) : "")));
   TRY(e.status);
   graph->norm_report = clip->outputs[0];
+  name_value(graph, graph->norm_report, "tessera.grad_norm");
+  name_value(graph, clip->outputs[1], "tessera.grad_scale");
   Update u = {clip->outputs[1], control(graph, "tessera.lr", DTYPE_F64), control(graph, "tessera.step", DTYPE_I64)};
   for (size_t i = 0; i < n_grads; i++) TRY(emit_optimizer(&e, o, &u, grads[i]->of, grads[i]));
   graph->recipe.optimizer = arena_string(arena, o->optimizer);

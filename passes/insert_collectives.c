@@ -160,6 +160,8 @@ static void unpack(Lower *l, int b, int direction, Value *flat) {
       own->producer = n;
       own->output_index = i;
       own->role = ROLE_ACTIVATION;
+      own->trainable = false;
+      own->doc = NULL;
       own->weight = NULL;
       own->bucket = -1;
       own->placement[0] = (Placement){PLACED_WHOLE, 0};
