@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""`tessera verify` on plans that are right, and on plans that were broken on purpose: every mutation must be caught with the defect named.
+
+    test_verify.py TESSERA
+"""
+import copy
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+try:
+    import onnx
+except ImportError:
+    print("needs the onnx package (tools/setup)")
+    sys.exit(77)
+
+TESSERA = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "build/tessera"
+MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models")
+failures = []
+counts = {}
+
+
+def check(ok, what):
+    if not ok:
+        failures.append(what)
+        print("FAIL", what)
+
+
+def compile_plan(tmp, model, *options):
+    out = os.path.join(tmp, "plan.onnx")
+    p = subprocess.run([TESSERA, "compile", os.path.join(MODELS, model, "model.onnx"), "-o", out, *options], capture_output=True, text=True)
+    if p.returncode:
+        raise RuntimeError("compile %s %s: %s" % (model, options, p.stderr))
+    return onnx.load(out)
+
+
+def verify(tmp, plan):
+    path = os.path.join(tmp, "mutated.onnx")
+    onnx.save(plan, path)
+    p = subprocess.run([TESSERA, "verify", path, "--json"], capture_output=True, text=True, timeout=60)
+    if p.returncode not in (0, 1):
+        return p.returncode, {"ok": False, "defects": [], "said": p.stderr}
+    return p.returncode, json.loads(p.stdout)
+
+
+def meta(holder, key, value=None):
+    """Reads, or with a value sets, one metadata property ('tessera.' is added). Setting '' removes it."""
+    for i, m in enumerate(holder.metadata_props):
+        if m.key == "tessera." + key:
+            if value is None:
+                return m.value
+            if value == "":
+                del holder.metadata_props[i]
+            else:
+                m.value = value
+            return value
+    if value:
+        m = holder.metadata_props.add()
+        m.key, m.value = "tessera." + key, value
+    return value
+
+
+def attribute(node, name):
+    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
+
+
+def set_attribute(node, name, value):
+    for a in list(node.attribute):
+        if a.name == name:
+            node.attribute.remove(a)
+    node.attribute.append(onnx.helper.make_attribute(name, value))
+
+
+def nodes(plan, kind, **wanted):
+    return [n for n in plan.graph.node if n.op_type == kind and all(meta(n, k) == v for k, v in wanted.items())]
+
+
+def value(plan, name):
+    return next(v for group in (plan.graph.value_info, plan.graph.input, plan.graph.output) for v in group if v.name == name)
+
+
+def buffers(plan):
+    return [json.loads(m.value) for m in plan.metadata_props if m.key.startswith("tessera.buffer.")]
+
+
+def set_buffer(plan, index, **fields):
+    b = json.loads(meta(plan, "buffer.%d" % index))
+    b.update(fields)
+    meta(plan, "buffer.%d" % index, json.dumps(b))
+
+
+def expect(tmp, title, plan, mutate, codes):
+    """Applies `mutate` to a copy; one of the defects must have one of `codes`."""
+    broken = copy.deepcopy(plan)
+    mutate(broken)
+    code, result = verify(tmp, broken)
+    found = sorted({d["code"] for d in result["defects"]})
+    check(code == 1 and set(found) & set(codes), "%s: exit %d, found %s, wanted one of %s %s" % (title, code, found, codes, result.get("said", "")))
+    for d in result["defects"]:
+        check(set(d) == {"code", "step", "op", "param", "what"} and d["what"], "%s: a defect has the keys %s" % (title, sorted(d)))
+    counts["mutations"] = counts.get("mutations", 0) + 1
+
+
+def check_valid(tmp):
+    for model in ("mlp", "linreg", "gpt_merged"):
+        for ranks in (1, 2, 4, 8):
+            for zero in (0, 1, 2, 3):
+                for k in (1, 2, 4):
+                    for extra in ([], ["--reduce", "micro"], ["--bucket-bytes", "8192"]):
+                        plan = compile_plan(tmp, model, "--ranks", str(ranks), "--zero", str(zero), "--micro-batches", str(ranks * k), *extra)
+                        code, result = verify(tmp, plan)
+                        check(code == 0 and result["ok"], "%s ranks %d stage %d k %d %s: %s" % (model, ranks, zero, k, extra, result["defects"][:2]))
+                        counts["valid plans"] = counts.get("valid plans", 0) + 1
+
+
+def drop(plan, node):
+    plan.graph.node.remove(next(n for n in plan.graph.node if n.name == node.name))
+
+
+def by_name(plan, node):
+    return next(n for n in plan.graph.node if n.name == node.name)
+
+
+def check_gathers(tmp, plan):
+    for n in nodes(plan, "Release"):
+        expect(tmp, "drop %s" % n.name, plan, lambda p: drop(p, n), ["never_released"])
+        expect(tmp, "release %s twice" % n.name, plan, lambda p: repeat(p, n), ["release_without_gather"])
+
+        def early(p):
+            mine = by_name(p, n)
+            gather = next(i for i, g in enumerate(p.graph.node) if g.op_type == "AllGather" and mine.input[0] in g.output)
+            moved = copy.deepcopy(mine)
+            p.graph.node.remove(mine)
+            p.graph.node.insert(gather + 2, moved)
+        expect(tmp, "%s too early" % n.name, plan, early, ["use_after_release"])
+    for n in nodes(plan, "AllGather", guard="read_begin"):
+        expect(tmp, "no guard at %s" % n.name, plan, lambda p: meta(by_name(p, n), "guard", ""), ["shared_write", "release_without_gather"])
+    for n in nodes(plan, "Adam"):
+        expect(tmp, "no guard at %s" % n.name, plan, lambda p: meta(by_name(p, n), "guard", ""), ["unguarded_write"])
+        expect(tmp, "drop %s" % n.name, plan, lambda p: drop(p, n), ["never_updated"])
+        expect(tmp, "%s takes the loss for its gradient" % n.name, plan,
+               lambda p: by_name(p, n).input.__setitem__(1, by_name(p, n).input[0]), ["never_reduced", "wrong_gradient"])
+
+
+def repeat(plan, node):
+    at = next(i for i, n in enumerate(plan.graph.node) if n.name == node.name)
+    again = copy.deepcopy(plan.graph.node[at])
+    again.name = node.name + "_again"
+    for i, name in enumerate(again.output):
+        info = copy.deepcopy(value(plan, name))
+        info.name = again.output[i] = name + "_again"
+        plan.graph.value_info.append(info)
+    plan.graph.node.insert(at + 1, again)
+
+
+def check_reductions(tmp, plan, kind):
+    for n in nodes(plan, kind):
+        if attribute(n, "kind") != b"grad":
+            continue
+        expect(tmp, "%s twice" % n.name, plan, lambda p: repeat(p, n), ["reduced_twice"])
+
+        def skip(p):
+            mine = by_name(p, n)
+            for m in p.graph.node:
+                for i, x in enumerate(m.input):
+                    if x == mine.output[0]:
+                        m.input[i] = mine.input[0]
+        if kind == "AllReduce":
+            expect(tmp, "%s skipped" % n.name, plan, skip, ["never_reduced"])
+    for n in nodes(plan, kind) + nodes(plan, "AllGather"):
+        expect(tmp, "%s of other parts" % n.name, plan, lambda p: set_attribute(by_name(p, n), "parts", attribute(n, "parts") + 1), ["agreement"])
+        expect(tmp, "%s on another axis" % n.name, plan, lambda p: set_attribute(by_name(p, n), "axis", 1), ["agreement"])
+        if attribute(n, "bucket") is not None:
+            expect(tmp, "%s of another bucket" % n.name, plan, lambda p: set_attribute(by_name(p, n), "bucket", 1000), ["agreement"])
+
+
+def check_buckets(tmp, plan):
+    keys = [m.key[len("tessera."):] for m in plan.metadata_props if m.key.startswith("tessera.bucket.")]
+    for key in keys:
+        bucket = json.loads(meta(plan, key))
+
+        def change(p, edit):
+            b = json.loads(meta(p, key))
+            edit(b)
+            meta(p, key, json.dumps(b))
+        if len(bucket["params"]) > 1:
+            expect(tmp, key + ": two parameters at one place", plan,
+                   lambda p: change(p, lambda b: b["params"][1].__setitem__("start", b["params"][0]["start"])), ["bucket"])
+            expect(tmp, key + ": one parameter twice", plan,
+                   lambda p: change(p, lambda b: b["params"][1].__setitem__("name", b["params"][0]["name"])), ["bucket"])
+            expect(tmp, key + ": parameters exchanged", plan,
+                   lambda p: change(p, lambda b: b.__setitem__("params", list(reversed(b["params"])))), ["bucket", "wrong_gradient"])
+        expect(tmp, key + ": shorter", plan, lambda p: change(p, lambda b: b.__setitem__("elems", b["elems"] - 1024)), ["bucket", "agreement"])
+
+
+def check_memory(tmp, plan):
+    """Shrinks every buffer; moves each onto every other that is live at the same time (by what the planner recorded, which verify never reads)."""
+    all_buffers = buffers(plan)
+    for i, b in enumerate(all_buffers):
+        if b["bytes"]:
+            expect(tmp, "buffer %d '%s' shrunk" % (i, b["name"]), plan, lambda p: set_buffer(p, i, bytes=b["bytes"] - 1), ["location", "workspace"])
+    last_step = len(plan.graph.node)
+    span = lambda b: (0, last_step) if b.get("persistent") else (b["first"], b["last"])
+    for i, a in enumerate(all_buffers):
+        for j, b in enumerate(all_buffers):
+            (a0, a1), (b0, b1) = span(a), span(b)
+            # Where one begins as the other ends, an operator may work in place; a temporary is never in place.
+            apart = min(a1, b1) - max(a0, b0) < (0 if "workspace" in (a["category"], b["category"]) else 1)
+            never_read = a0 == a1 and a["category"] == "activations" or b0 == b1 and b["category"] == "activations"
+            if i == j or apart or never_read or a["scope"] != b["scope"] or not a["bytes"] or not b["bytes"]:
+                continue
+            if not a.get("persistent") and b.get("persistent") or a["category"] == b["category"] == "control":
+                continue        # the reverse pair moves the persistent one; control scalars are all written at once
+            expect(tmp, "buffer %d '%s' onto %d '%s'" % (i, a["name"], j, b["name"]), plan, lambda p: set_buffer(p, i, offset=b["offset"]),
+                   ["overwritten", "overlap", "uninitialized"])
+
+
+def check_locations(tmp, plan):
+    for v in list(plan.graph.value_info) + list(plan.graph.input):
+        loc = meta(v, "loc")
+        if not loc:
+            continue
+        expect(tmp, "'%s' far outside" % v.name, plan, lambda p: meta(value(p, v.name), "loc", loc.replace("+", "+99999999999968", 1)), ["location"])
+
+
+def check_hostile(tmp, plan):
+    """Random metadata: an answer, never a crash."""
+    rng = random.Random(5)
+    odd = ["", "-1", "0", "99999999", "9223372036854775807", "-9223372036854775808", "x", "{}", "[]", "null", "update", "read_begin", "0+0", "3+64*rank"]
+    for trial in range(400):
+        p = copy.deepcopy(plan)
+        holders = [h for h in [p] + list(p.graph.node) + list(p.graph.value_info) if h.metadata_props]
+        for _ in range(rng.choice([1, 1, 3])):
+            m = rng.choice(rng.choice(holders).metadata_props)
+            number = [c for c in m.value.split('"') if any(ch.isdigit() for ch in c)]
+            m.value = m.value.replace(number[0], rng.choice(odd)) if number and rng.random() < 0.5 else rng.choice(odd)
+        for command in ("verify", "show"):
+            path = os.path.join(tmp, "hostile.onnx")
+            onnx.save(p, path)
+            code = subprocess.run([TESSERA, command, path], capture_output=True, timeout=60).returncode
+            check(code in (0, 1, 2, 3, 4, 7), "hostile plan %d: %s exits with %d" % (trial, command, code))
+        counts["hostile plans"] = counts.get("hostile plans", 0) + 1
+
+
+def main():
+    with tempfile.TemporaryDirectory() as tmp:
+        check_valid(tmp)
+        sharded = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "3", "--micro-batches", "4")
+        buckets = compile_plan(tmp, "gpt_merged", "--ranks", "4", "--zero", "3", "--micro-batches", "8", "--bucket-bytes", "16384")
+        replicated = compile_plan(tmp, "mlp", "--ranks", "4", "--zero", "0")
+        state = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "1", "--micro-batches", "4")
+        for plan in (sharded, buckets):
+            check_gathers(tmp, plan)
+            check_reductions(tmp, plan, "ReduceScatter")
+            check_buckets(tmp, plan)
+        check_reductions(tmp, replicated, "AllReduce")
+        check_reductions(tmp, state, "ReduceScatter")
+        for plan in (sharded, replicated, state):
+            check_memory(tmp, plan)
+        check_locations(tmp, sharded)
+        check_hostile(tmp, sharded)
+    print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
