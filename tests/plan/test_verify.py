@@ -130,7 +130,7 @@ def by_name(plan, node):
 
 def check_gathers(tmp, plan):
     for n in nodes(plan, "Release"):
-        expect(tmp, "drop %s" % n.name, plan, lambda p: drop(p, n), ["never_released"])
+        expect(tmp, "drop %s" % n.name, plan, lambda p: drop(p, n), ["never_released", "double_gather"])
         expect(tmp, "release %s twice" % n.name, plan, lambda p: repeat(p, n), ["release_without_gather"])
 
         def early(p):
