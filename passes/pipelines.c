@@ -20,6 +20,7 @@ const char *const pipeline_train[] = {
     "fuse_elementwise",
     "attach_optimizer",
     "accumulate",
+    "dead_code",            // the mean that the sum has replaced
     "partition",            // decides placements
     "bucket_collectives",
     "insert_collectives",   // lowers them
