@@ -6,6 +6,18 @@
 
 #include "op.h"
 
+#define BAD_VALUE(v, ...) return bad_value(v, __VA_ARGS__)
+
+static Status bad_value(const Value *v, const char *format, ...) __attribute__((format(printf, 2, 3), returns_nonnull));
+
+static Status bad_value(const Value *v, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  Status s = status_vfail(STATUS_MALFORMED, NULL, format, args);
+  va_end(args);
+  return status_context(s, "value '%s'", v->name ? v->name : "");
+}
+
 static bool has_value(const Graph *g, const Value *v) { return v->id < g->n_values && g->values[v->id] == v; }
 static bool has_node(const Graph *g, const Node *n) { return n->id < g->n_nodes && g->nodes[n->id] == n; }
 
@@ -19,9 +31,9 @@ static Status check_index(const char *of, const char *what, int64_t index, size_
 static Status check_placement(const Graph *g, const Value *v) {
   for (int a = 0; a < MESH_AXES_MAX; a++) {
     Placement at = v->placement[a];
-    if (a >= g->mesh.n_axes && at.kind != PLACED_WHOLE) FAIL(MALFORMED, v->name, "a placement on mesh axis %d; the mesh has %d", a, g->mesh.n_axes);
+    if (a >= g->mesh.n_axes && at.kind != PLACED_WHOLE) BAD_VALUE(v, "a placement on mesh axis %d; the mesh has %d", a, g->mesh.n_axes);
     if (at.kind == PLACED_SPLIT && (at.arg < 0 || at.arg >= v->type.rank))
-      FAIL(MALFORMED, v->name, "split along dimension %d; it has %d", at.arg, v->type.rank);
+      BAD_VALUE(v, "split along dimension %d; it has %d", at.arg, v->type.rank);
     if (at.kind == PLACED_FLAT) TRY(check_index(v->name, "flat bucket", at.arg, g->n_buckets));
   }
   return STATUS_OK;
@@ -30,33 +42,33 @@ static Status check_placement(const Graph *g, const Value *v) {
 static Status check_carry(const Graph *g, const Value *v) {
   const Value *to = v->carry;
   if (!to) return STATUS_OK;
-  if (!has_value(g, to)) FAIL(MALFORMED, v->name, "is carried to '%s', which is not in the graph", to->name);
-  if (!v->producer) FAIL(MALFORMED, v->name, "is carried to '%s' and no node gives it", to->name);
+  if (!has_value(g, to)) BAD_VALUE(v, "is carried to '%s', which is not in the graph", to->name);
+  if (!v->producer) BAD_VALUE(v, "is carried to '%s' and no node gives it", to->name);
   if (to->producer && to->producer->phase != PHASE_INIT)
-    FAIL(MALFORMED, v->name, "is carried to '%s', which node '%s' gives anew in phase %s", to->name, to->producer->name,
+    BAD_VALUE(v, "is carried to '%s', which node '%s' gives anew in phase %s", to->name, to->producer->name,
          phase_name(to->producer->phase));
   if (!type_equal(&v->type, &to->type)) {
     char a[240], b[240];
     type_text(&v->type, a, sizeof a);
-    FAIL(MALFORMED, v->name, "of type %s is carried to '%s' of type %s", a, to->name, type_text(&to->type, b, sizeof b));
+    BAD_VALUE(v, "of type %s is carried to '%s' of type %s", a, to->name, type_text(&to->type, b, sizeof b));
   }
   return STATUS_OK;
 }
 
 static Status check_value(const Graph *g, const Value *v) {
   if (!v->name || !*v->name) FAIL(MALFORMED, NULL, "value %u has no name", v->id);
-  if (graph_find_value(g, v->name) != v) FAIL(MALFORMED, v->name, "another value has the same name, or the graph does not find it by name");
+  if (graph_find_value(g, v->name) != v) BAD_VALUE(v, "another value has the same name, or the graph does not find it by name");
   if (v->type.dtype != DTYPE_NONE) TRY(type_check(&v->type, v->name));
-  else if (g->facts & FACT_TYPED) FAIL(MALFORMED, v->name, "has no type though the graph is typed");
-  if (v->weight && v->producer) FAIL(MALFORMED, v->name, "has data and is produced by node '%s', too", v->producer->name);
+  else if (g->facts & FACT_TYPED) BAD_VALUE(v, "has no type though the graph is typed");
+  if (v->weight && v->producer) BAD_VALUE(v, "has data and is produced by node '%s', too", v->producer->name);
   if (v->weight && v->type.dtype != DTYPE_NONE && !type_same_shape(&v->weight->type, &v->type))
-    FAIL(MALFORMED, v->name, "its data has another shape than its type");
+    BAD_VALUE(v, "its data has another shape than its type");
   if (v->producer && (!has_node(g, v->producer) || v->output_index < 0 || v->output_index >= v->producer->n_outputs ||
                       v->producer->outputs[v->output_index] != v))
-    FAIL(MALFORMED, v->name, "its producer '%s' does not produce it", v->producer->name);
-  if (v->role == ROLE_ACTIVATION && !v->producer && !v->weight) FAIL(MALFORMED, v->name, "nothing gives it: no node, no data, and it is no input");
-  if (v->role == ROLE_INPUT && v->producer) FAIL(MALFORMED, v->name, "is an input and produced by node '%s', too", v->producer->name);
-  if (v->of && (!has_value(g, v->of) || v->of->of)) FAIL(MALFORMED, v->name, "belongs to '%s', which is no parameter of the graph", v->of->name);
+    BAD_VALUE(v, "its producer '%s' does not produce it", v->producer->name);
+  if (v->role == ROLE_ACTIVATION && !v->producer && !v->weight) BAD_VALUE(v, "nothing gives it: no node, no data, and it is no input");
+  if (v->role == ROLE_INPUT && v->producer) BAD_VALUE(v, "is an input and produced by node '%s', too", v->producer->name);
+  if (v->of && (!has_value(g, v->of) || v->of->of)) BAD_VALUE(v, "belongs to '%s', which is no parameter of the graph", v->of->name);
   TRY(check_index(v->name, "bucket", v->bucket, g->n_buckets));
   TRY(check_index(v->name, "buffer", v->loc.buffer, g->n_buffers));
   TRY(check_placement(g, v));
@@ -131,22 +143,22 @@ static Status check_lists(const Graph *g, Arena *arena) {
   bool *is_input = ARENA_ARRAY(arena, bool, g->n_values);
   for (size_t i = 0; i < g->n_inputs; i++) {
     const Value *v = g->inputs[i];
-    if (!has_value(g, v)) FAIL(MALFORMED, v->name, "is an input that is not in the graph");
-    if (v->role != ROLE_INPUT) FAIL(MALFORMED, v->name, "is an input and has the role %s", role_name(v->role));
-    if (is_input[v->id]) FAIL(MALFORMED, v->name, "is an input twice");
+    if (!has_value(g, v)) BAD_VALUE(v, "is an input that is not in the graph");
+    if (v->role != ROLE_INPUT) BAD_VALUE(v, "is an input and has the role %s", role_name(v->role));
+    if (is_input[v->id]) BAD_VALUE(v, "is an input twice");
     is_input[v->id] = true;
   }
   for (size_t i = 0; i < g->n_values; i++)
     if (g->values[i]->role == ROLE_INPUT && !is_input[i])
-      FAIL(MALFORMED, g->values[i]->name, "has the role input and is none of the graph's inputs");
+      BAD_VALUE(g->values[i], "has the role input and is none of the graph's inputs");
   for (size_t i = 0; i < g->n_outputs; i++)
-    if (!has_value(g, g->outputs[i])) FAIL(MALFORMED, g->outputs[i]->name, "is an output that is not in the graph");
+    if (!has_value(g, g->outputs[i])) BAD_VALUE(g->outputs[i], "is an output that is not in the graph");
   const struct { const char *what; const Value *value; } reports[] = {
       {"loss", g->loss}, {"loss count", g->loss_count},
       {"reported loss", g->loss_report}, {"reported norm", g->norm_report}, {"inverse count", g->inverse_count}};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
     if (reports[i].value && !has_value(g, reports[i].value))
-      FAIL(MALFORMED, reports[i].value->name, "is the %s and not in the graph", reports[i].what);
+      BAD_VALUE(reports[i].value, "is the %s and not in the graph", reports[i].what);
   return STATUS_OK;
 }
 
@@ -171,7 +183,7 @@ static Status check_types(const Graph *g, Arena *arena) {
 
 static Status verify(const Graph *g, Arena *arena) {
   for (size_t i = 0; i < g->n_values; i++)
-    if (g->values[i]->id != i) FAIL(MALFORMED, g->values[i]->name, "value %zu has id %u", i, g->values[i]->id);
+    if (g->values[i]->id != i) BAD_VALUE(g->values[i], "number %zu has id %u", i, g->values[i]->id);
   for (size_t i = 0; i < g->n_nodes; i++)
     if (g->nodes[i]->id != i) FAIL(MALFORMED, g->nodes[i]->name, "node %zu has id %u", i, g->nodes[i]->id);
   TRY(check_lists(g, arena));

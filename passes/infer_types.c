@@ -9,7 +9,7 @@ Status pass_infer_types(Graph *graph, const CompileOptions *options) {
   for (size_t i = 0; i < graph->n_values; i++) {
     const Value *v = graph->values[i];
     if (!v->producer && v->type.dtype == DTYPE_NONE)
-      FAIL(MALFORMED, v->name, "has no type, and nothing computes it; inputs, parameters and constants need one");
+      FAIL(MALFORMED, NULL, "value '%s' has no type, and nothing computes it; inputs, parameters and constants need one", v->name);
   }
   Node **kept = ARENA_ARRAY(graph->arena, Node *, graph->n_nodes);
   size_t n_kept = 0;
