@@ -33,7 +33,7 @@ static Status find_loss(const Graph *g, Value **out) {
       *out = g->outputs[i];
       return STATUS_OK;
     }
-  FAIL(USAGE, NULL,
+  FAIL(UNSUPPORTED, NULL,
        "no output is a float of one element that could be the loss; the outputs are %s. Name another value with --loss-output NAME, or have a "
        "loss added over the scores with --loss cross_entropy --labels NAME",
        outputs_text(g));
@@ -43,10 +43,10 @@ static Status check_loss(const Graph *g, const Value *loss) {
   char type[240];
   type_text(&loss->type, type, sizeof type);
   if (!dtype_is_float(loss->type.dtype))
-    FAIL(USAGE, NULL, "the loss '%s' is %s: integers have no gradient. --loss-output takes a float of one element; outputs are %s", loss->name, type,
+    FAIL(UNSUPPORTED, NULL, "the loss '%s' is %s: integers have no gradient. --loss-output takes a float of one element; outputs are %s", loss->name, type,
          outputs_text(g));
   if (type_elems(&loss->type) != 1)
-    FAIL(USAGE, NULL,
+    FAIL(UNSUPPORTED, NULL,
          "the loss '%s' is %s: it must have one element. Reduce it in the model (mean or sum), or, if these are scores, use --loss cross_entropy "
          "--labels NAME",
          loss->name, type);
@@ -141,10 +141,10 @@ static Status check_reached(const Graph *g) {
     example = v->name;
   }
   if (n_trainable)
-    FAIL(USAGE, NULL,
+    FAIL(UNSUPPORTED, NULL,
          "none of the %" PRId64 " trainable parameters ('%s', ...) reaches the loss '%s'; choose another with --loss-output, or check --params",
          n_trainable, example, g->loss->name);
-  FAIL(USAGE, NULL, "no parameter trains: the graph has %" PRId64 " parameters, all frozen, and constants; choose with --params PATTERN", n_params);
+  FAIL(UNSUPPORTED, NULL, "no parameter trains: the graph has %" PRId64 " parameters, all frozen, and constants; choose with --params PATTERN", n_params);
 }
 
 Status pass_attach_loss(Graph *graph, const CompileOptions *options) {
