@@ -273,9 +273,9 @@ static Status inline_data(Parser *p, Weight *w) {
   if (n > p->end - p->pos) BAD(p, "%" PRId64 " elements are missing between the braces", n);
   void *bytes = arena_alloc_array(p->arena, (size_t)n, (size_t)dtype_bytes(w->type.dtype));
   for (int64_t i = 0; i < n; i++) {
+    if (i > 0 && peek(p) != '}') TRY(expect(p, ',', "between elements"));
     if (peek(p) == '}') BAD(p, "%" PRId64 " elements instead of %" PRId64, i, n);
     TRY(element(p, w->type.dtype, bytes, i));
-    if (i + 1 < n) TRY(expect(p, ',', "between elements"));
   }
   w->bytes = bytes;
   if (peek(p) == ',') BAD(p, "more than %" PRId64 " elements", n);

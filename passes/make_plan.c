@@ -1,5 +1,5 @@
 // make_plan: seals a planned graph. From here on it is read-only.
-#include "../ir/verify.h"
+#include "../ir/verify_graph.h"
 #include "../kernels/kernel.h"
 #include "pass.h"
 

@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "../ir/print.h"
-#include "../ir/verify.h"
+#include "../ir/verify_graph.h"
 #include "pass_list.h"
 
 const Pass pass_table[] = {

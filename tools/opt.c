@@ -7,7 +7,7 @@
 #include "../frontend/plan_file.h"
 #include "../ir/parse.h"
 #include "../ir/print.h"
-#include "../ir/verify.h"
+#include "../ir/verify_graph.h"
 #include "command.h"
 #include "compile_flow.h"
 
@@ -56,10 +56,11 @@ static Status open_text(const char *path, Flow *flow) {
   flow->arena = arena_create(ARENA_LIMIT_BYTES);
   if (!flow->arena) FAIL(RESOURCE, NULL, "out of memory");
   TRY(read_text(path, &text, &bytes));
+  const char *shown = strcmp(path, "-") ? path : "standard input";
   Status s = graph_parse(text, bytes, flow->arena, &flow->graph);
   free(text);
-  TRY(status_context(s, "%s", strcmp(path, "-") ? path : "standard input"));
-  return status_context(verify_graph(flow->graph), "%s", path);
+  TRY(status_context(s, "%s", shown));
+  return status_context(verify_graph(flow->graph), "%s", shown);
 }
 
 static Status read_plan(Flow *flow) {
@@ -96,6 +97,7 @@ static Status run_passes(const Options *options, Flow *flow) {
   else if (!strcmp(options->passes, "none")) passes = none;
   else TRY(split_passes(options, flow->arena, &passes));
   TRY(flow_compile_options(flow, options, &compile));
+  if (is_text(options->input)) compile.model_path = NULL;   // text is no file that a plan could load weights from
   TRY(flow_pass_run(options, flow->arena, &run));
   return passes_run(flow->graph, passes, &compile, &run);
 }

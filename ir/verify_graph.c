@@ -1,4 +1,4 @@
-#include "verify.h"
+#include "verify_graph.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

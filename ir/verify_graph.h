@@ -1,6 +1,6 @@
 // Checks the invariants of ir/graph.h. The pass runner calls it after every pass, the readers of text and plan files after reading.
-#ifndef TESSERA_VERIFY_H
-#define TESSERA_VERIFY_H
+#ifndef TESSERA_VERIFY_GRAPH_H
+#define TESSERA_VERIFY_GRAPH_H
 
 #include "graph.h"
 
