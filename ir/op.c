@@ -98,6 +98,7 @@ static Status check_arity(const Node *node) {
     FAIL(MALFORMED, node->name, "%s: %d inputs; it takes %d to %d", op->name, node->n_inputs, op->min_inputs, op->max_inputs);
   if (node->n_outputs < op->min_outputs || (op->max_outputs != VARIADIC && node->n_outputs > op->max_outputs))
     FAIL(MALFORMED, node->name, "%s: %d outputs; it gives %d to %d", op->name, node->n_outputs, op->min_outputs, op->max_outputs);
+  if (op->min_outputs == 1 && op->max_outputs == 1 && !node->outputs[0]) FAIL(MALFORMED, node->name, "%s: its only output is absent", op->name);
   for (int i = 0; i < node->n_inputs; i++) {
     if (!node->inputs[i] && i < op->min_inputs) FAIL(MALFORMED, node->name, "%s: input %d is required and absent", op->name, i);
     if (node->inputs[i] && node->inputs[i]->type.dtype == DTYPE_NONE)

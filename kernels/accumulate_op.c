@@ -24,6 +24,7 @@ static Status tree_infer(Node *node, Arena *arena) {
   if (node->n_inputs != 2 + levels || node->n_outputs != 1 + levels)
     FAIL(MALFORMED, node->name, "count %lld needs %d partials, so %d inputs and %d outputs; there are %d and %d", (long long)count, levels,
          2 + levels, 1 + levels, node->n_inputs, node->n_outputs);
+  if (!node->outputs[0]) FAIL(MALFORMED, node->name, "the output sum is missing");
   const Type *x = &node->inputs[0]->type, *micro = &node->inputs[1]->type;
   if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "x is %s; only floats are accumulated", dtype_name(x->dtype));
   if (micro->dtype != DTYPE_I64 || micro->rank) FAIL(MALFORMED, node->name, "micro must be an int64 scalar");
@@ -94,7 +95,7 @@ static Status tree_cpu(const KernelContext *c) {
         acc = sum + at;
       }
     if (store) memcpy(store + at, acc, (size_t)m * sizeof(float));
-    else if (acc != sum + at) memcpy(sum + at, acc, (size_t)m * sizeof(float));
+    if (acc != sum + at) memcpy(sum + at, acc, (size_t)m * sizeof(float));
   }
   return NULL;
 }

@@ -144,6 +144,7 @@ static void check_fast(Place *p, Arena *arena, const OpCase *c, const Tensor *re
   bool have_first = false;
   for (Isa isa = ISA_AVX2; isa < ISA_COUNT; isa++) {
     if (!isa_available(isa) || !kernel_uses_cpu(c->node, isa)) continue;
+    if (c->node->op->prepare && isa != isa_best()) continue;   // the matrix library has one instruction set per process
     if (!run_outputs(p, arena, c, isa, false, out)) return;
     for (int i = 0; i < c->node->n_outputs; i++) {
       if (!out[i].type) continue;
