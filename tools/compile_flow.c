@@ -16,9 +16,23 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
+// A plan's inputs are those of its graph that data feed: its file lists the executor's own scalars too.
+static Status read_plan(Flow *flow) {
+  TRY(graph_read_onnx(flow->model, flow->arena, &flow->graph));
+  ModelInput *inputs = ARENA_ARRAY(flow->arena, ModelInput, flow->graph->n_inputs);
+  for (size_t i = 0; i < flow->graph->n_inputs; i++) {
+    const Value *v = flow->graph->inputs[i];
+    inputs[i] = (ModelInput){.name = v->name, .dtype = v->type.dtype, .rank = v->type.rank};
+    memcpy(inputs[i].dims, v->type.dims, sizeof inputs[i].dims);
+  }
+  flow->inputs = inputs;
+  flow->n_inputs = flow->graph->n_inputs;
+  return STATUS_OK;
+}
+
 static Status list_inputs(Flow *flow) {
   ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, model_inputs(flow->model, flow->arena, &flow->inputs, &flow->n_inputs));
+  ARENA_RETURN(flow->arena, flow->is_plan ? read_plan(flow) : model_inputs(flow->model, flow->arena, &flow->inputs, &flow->n_inputs));
 }
 
 Status flow_open(const Options *options, Flow *out) {
@@ -207,11 +221,6 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
   return make_plan(flow->graph, &flow->plan);
 }
 
-static Status read_plan(Flow *flow) {
-  ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, graph_read_onnx(flow->model, flow->arena, &flow->graph));
-}
-
 // What a plan has fixed cannot be asked for again with another value; asking is an error rather than ignored.
 static Status check_plan_options(const Options *options) {
   const char *fixed = options->given.ranks           ? "--ranks"
@@ -242,7 +251,6 @@ Status flow_compile(Flow *flow, const Options *options, const Data *data) {
   double start = now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
-    TRY(read_plan(flow));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {
     TRY(compile_model(flow, options, data));

@@ -17,13 +17,13 @@ typedef struct Flow {
   Model *source;               // plans: the model whose weights it loads; NULL: not opened
   const ModelInput *inputs;    // of the model or plan; static dimensions in a plan
   size_t n_inputs;
-  Graph *graph;                // NULL until flow_import or flow_compile
+  Graph *graph;                // plans: from the start; models: after flow_import or flow_compile
   WeightSource weights;        // what Load steps read
   Plan plan;                   // n_programs 0 until flow_compile
   double compile_ms;           // import, passes, plan
 } Flow;
 
-// Opens the file, decides what it is, lists its inputs. USAGE when no file is named.
+// Opens the file, decides what it is, lists its inputs; reads a plan's graph. USAGE when no file is named.
 MUST_USE Status flow_open(const Options *options, Flow *out);
 void flow_finish(Flow *flow);
 
@@ -33,7 +33,7 @@ MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_
 // Models: imports with what the options bind, and with the shapes of the first batch of `data` (may be NULL). Warnings go to stderr.
 MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data);
 
-// A model: flow_import, the training pipeline, make_plan. A plan: reads it. The plan is in flow->plan.
+// A model: flow_import, the training pipeline, make_plan. A plan: takes it as it is. The plan is in flow->plan.
 MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *data);
 
 // Plans: opens the source model (--weights, else the recorded path, as it is or beside the plan), checks its fingerprint, fills in weights.

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../frontend/plan_file.h"
 #include "command.h"
 #include "compile_flow.h"
 #include "plan_text.h"
@@ -11,17 +10,15 @@
 
 // ---- A plan -------------------------------------------------------------------------------------------------------------------
 
-static Status show_plan(Flow *flow, const Options *options) {
-  ARENA_GUARD(flow->arena);
-  Status status = graph_read_onnx(flow->model, flow->arena, &flow->graph);
-  if (!status && options->json) {
+static Status show_plan(const Flow *flow, const Options *options) {
+  if (options->json) {
     plan_text_json(&(JsonWriter){.to = stdout}, flow->graph);
-  } else if (!status) {
-    plan_text_summary(stdout, flow->graph);
-    printf("\n step phase  queue   operator                     results <- operands\n");
-    plan_text_steps(stdout, flow->graph);
+    return STATUS_OK;
   }
-  ARENA_RETURN(flow->arena, status);
+  plan_text_summary(stdout, flow->graph);
+  printf("\n step phase  queue   operator                     results <- operands\n");
+  plan_text_steps(stdout, flow->graph);
+  return STATUS_OK;
 }
 
 // ---- A model ------------------------------------------------------------------------------------------------------------------

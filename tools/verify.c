@@ -1,7 +1,6 @@
 // tessera verify: the static proof of a plan file; exit 1 names every defect.
 #include <stdio.h>
 
-#include "../frontend/plan_file.h"
 #include "../passes/verify_plan.h"
 #include "command.h"
 #include "compile_flow.h"
@@ -38,15 +37,9 @@ static void print_text(const Options *options, const Graph *graph, const PlanDef
   else printf("%s: ok: agreement, lifetimes, overlap, ownership and locations hold for %zu steps\n", options->input, graph->n_nodes);
 }
 
-static Status read_graph(Flow *flow) {
-  ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, graph_read_onnx(flow->model, flow->arena, &flow->graph));
-}
-
 static Status verify(Flow *flow, const Options *options) {
   TRY(flow_open(options, flow));
   if (!flow->is_plan) FAIL(USAGE, NULL, "'%s' is a model, not a plan; 'tessera compile' makes one of it", options->input);
-  TRY(read_graph(flow));
   const PlanDefect *defects = NULL;
   size_t n = 0;
   TRY(verify_plan(flow->graph, flow->arena, &defects, &n));

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""One list of losses and one parameter hash over ranks x stages x --reduce x bucket sizes x what is fused, for the same micro-batches; and over
+an interruption: n + m steps are n steps, a checkpoint and m steps.
+
+    test_bits.py TESSERA
+"""
+import os
+import tempfile
+
+from e2e import check, finish, train
+
+
+def settings(quick):
+    for ranks in (1, 2, 4, 8):
+        for zero in range(4):
+            for reduce in ("micro", "step") if zero < 2 else ("micro",):
+                for bucket in (4096, 65536, 1 << 24) if not quick else (16384,):
+                    yield ["--ranks", ranks, "--zero", zero, "--reduce", reduce, "--bucket-bytes", bucket]
+
+
+def same(name, common, runs):
+    first = None
+    for extra in runs:
+        r = train(name, *common, *extra)
+        result = (r.get("losses"), r.get("grad_norms"), r.get("params_hash"))
+        first = first or result
+        check(result == first and r.get("params_hash"), "%s %s differs from the first: %s" % (name, extra, result[2]))
+    return first
+
+
+def main():
+    adamw = ["--steps", 10, "--micro-batches", 8, "--optimizer", "adamw", "--lr", "0.003", "--clip-norm", "0.5"]
+    for name, quick in (("mlp", False), ("gpt_merged", True)):
+        same(name, adamw, settings(quick))
+        same(name, adamw, [[], ["--skip-passes", "bucket_collectives"], ["--skip-passes", "fuse_elementwise"]])
+    momentum = ["--steps", 4, "--micro-batches", 4, "--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"]
+    same("linreg", momentum, [["--ranks", n, "--zero", z] for n in (1, 2, 4) for z in range(4)])
+
+    with tempfile.TemporaryDirectory() as tmp:
+        saved = os.path.join(tmp, "saved")
+        part = ["--micro-batches", 4, "--optimizer", "adamw", "--lr", "0.003"]
+        whole = train("mlp", *part, "--steps", 6, "--ranks", 2, "--zero", 3)
+        train("mlp", *part, "--steps", 4, "--ranks", 4, "--zero", 2, "--save", saved)
+        rest = train("mlp", *part, "--steps", 2, "--ranks", 1, "--zero", 0, "--resume", saved)
+        check(rest["losses"] == whole["losses"][4:], "losses after --resume are %s, wanted %s" % (rest["losses"], whole["losses"][4:]))
+        check(rest["params_hash"] == whole["params_hash"], "parameters differ after --resume")
+    finish()
+
+
+if __name__ == "__main__":
+    main()
