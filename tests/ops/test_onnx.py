@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 
 try:
     import numpy as np
@@ -22,9 +23,11 @@ except ImportError as missing:
 OPSET = 23
 NUMBERS = {"float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11,
            "uint32": 12, "uint64": 13, "bfloat16": 16}
+# Sums of products in f32 on their side; ours are in f64 and rounded once.
+SUMS = {"MatMul": 2e-5, "Gemm": 2e-5, "Conv": 2e-5, "LayerNormalization": 5e-4}
 TOLERANCE = {"float": 2e-6, "double": 1e-12, "float16": 2e-3, "bfloat16": 2e-2}
 
-# (operator, predicate on the case) -> why ONNX's evaluator is not asked.
+# Cases about which the evaluator is not asked: its numpy cannot, or does something else than ONNX's text (ONNX Runtime agrees with ours).
 SKIP = {
     "Dropout": lambda c: len(c["inputs"]) > 2 and c["inputs"][2] and c["inputs"][2]["data"][0],   # random: other numbers by right
     # The evaluator converts through numpy, which leaves out-of-range floats undefined; ours saturate (docs/operators.md).
@@ -37,6 +40,8 @@ SKIP = {
     "ReduceMax": lambda c: 0 in c["inputs"][0]["dims"],              # numpy has no greatest of nothing
     "Erf": lambda c: c["inputs"][0]["dtype"] == "double",            # it computes in f32
     "Pad": lambda c: any(int(p) < 0 for p in c["inputs"][1]["data"]),   # numpy.pad cannot cut
+    "MaxPool": lambda c: len(c["outputs"]) > 1 or "nan" in c["inputs"][0]["data"],   # its Indices count within a channel; NaN is lost
+    "SoftmaxCrossEntropyLoss": lambda c: c["outputs"][0] is None or 0 in c["inputs"][0]["dims"] or max(map(abs, floats(c["inputs"][0]))) > 100,
     "Trilu": lambda c: len(c["inputs"]) > 1 and abs(int(c["inputs"][1]["data"][0])) > 2**31,   # nor has numpy such a diagonal
 }
 
@@ -77,7 +82,7 @@ def evaluate(case):
         return ReferenceEvaluator(model).run(None, feeds)
 
 
-def compare(tensor, got):
+def compare(tensor, got, op):
     got = np.asarray(got)
     if list(got.shape) != tensor["dims"]:
         return f"shape {tensor['dims']}, ONNX says {list(got.shape)}"
@@ -87,13 +92,14 @@ def compare(tensor, got):
     if tensor["dtype"] not in TOLERANCE:
         return None if np.array_equal(ours, got) else f"{ours.tolist()}, ONNX says {got.tolist()}"
     ours, got = ours.astype(np.float64), got.astype(np.float64)
-    tolerance = TOLERANCE[tensor["dtype"]]
+    tolerance = max(TOLERANCE[tensor["dtype"]], SUMS.get(op, 0) if tensor["dtype"] == "float" else 0)
     if np.allclose(ours, got, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
     return f"{ours.ravel()[:8].tolist()}, ONNX says {got.ravel()[:8].tolist()}"
 
 
 def main():
+    warnings.simplefilter("ignore")   # numpy about empty means
     program = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "tests", "test_ops")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "cases.json")
@@ -109,7 +115,7 @@ def main():
             continue
         try:
             results = evaluate(case)
-            complaints = [compare(t, r) for t, r in zip([t for t in case["outputs"] if t], results)]
+            complaints = [compare(t, r, case["op"]) for t, r in zip([t for t in case["outputs"] if t], results)]
         except Exception as error:  # whatever the evaluator raises is a finding about the case
             complaints = [f"ONNX refuses it: {type(error).__name__}: {str(error)[:300]}"]
         compared += 1
