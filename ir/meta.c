@@ -47,6 +47,10 @@ static const char *double_text(Arena *arena, double value) {
   return arena_string(arena, text);
 }
 
+bool meta_is_json(const char *key) {
+  return !strncmp(key, "bucket.", 7) || !strncmp(key, "buffer.", 7) || !strncmp(key, "saving.", 7) || !strcmp(key, "waits");
+}
+
 Role meta_default_role(const Value *value) {
   if (value->producer) return ROLE_ACTIVATION;
   return value->weight ? ROLE_CONST : ROLE_INPUT;

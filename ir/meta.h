@@ -30,6 +30,9 @@ size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair
 // objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
 size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 
+// Is the text of this key a JSON object or list (on one line)? The text form prints it as it stands.
+bool meta_is_json(const char *key);
+
 // The role of a value by its place alone: ACTIVATION with a producer, CONST with a weight, else INPUT. Its `role` pair is left out then.
 Role meta_default_role(const Value *value);
 

@@ -135,8 +135,7 @@ static void add_type(Text *t, const Type *type) {
 static void add_pair(Text *t, const MetaPair *pair) {
   add(t, pair->key);
   add(t, "=");
-  // Keys whose text is JSON carry it as it is: readable, and still one line.
-  add(t, *pair->text == '{' || *pair->text == '[' ? pair->text : meta_quote(t->arena, pair->text));
+  add(t, meta_is_json(pair->key) ? pair->text : meta_quote(t->arena, pair->text));
 }
 
 static void add_pairs(Text *t, const MetaPair *pairs, size_t n) {
