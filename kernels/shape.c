@@ -146,7 +146,8 @@ static Status squeeze_infer(Node *node, Arena *arena) {
     TRY(index_constant(node, 1, axes, RANK_MAX, &n));
     TRY(index_axes(axes, n, x->rank, node->name, &mask));
   } else {
-    for (int i = 0; i < x->rank; i++) mask |= (uint32_t)(x->dims[i] == 1) << i;
+    for (int i = 0; i < x->rank && i < RANK_MAX; i++)   // the second bound is for gcc under the sanitizers
+      if (x->dims[i] == 1) mask |= UINT32_C(1) << i;
   }
   int64_t dims[RANK_MAX];
   int rank = 0;
