@@ -170,9 +170,7 @@ static Status command_all(Executor *e, Command command) {
   if (!team_aborted(e->team)) return NULL;
   e->failed = true;
   Status status = first_status(e);
-  int rank = status->rank;
-  if (command == COMMAND_STEP) return status_context(status, "rank %d, step %" PRId64, rank, e->next_step);
-  return status_context(status, "rank %d, at start", rank);
+  return command == COMMAND_STEP ? status_context(status, "step %" PRId64, e->next_step) : status_context(status, "at start");
 }
 
 static Status check_target(const Graph *g, Isa *isa) {

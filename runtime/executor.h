@@ -45,7 +45,7 @@ MUST_USE Status executor_create(const Plan *plan, const WeightSource *weights, c
 void executor_destroy(Executor *executor);
 
 // `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
-// A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status names rank, step and node.
+// A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.
 MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
 
 // Whole tensors, canonical order, from wherever the shards lie; outside executor_run only. `out` holds type_bytes of the parameter.
