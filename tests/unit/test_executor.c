@@ -1,0 +1,409 @@
+// The executor on a small model: the same bits however it is sharded, predicted memory, named failures, refused plans; and checkpoints of it.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../../frontend/onnx_import.h"
+#include "../../passes/pass.h"
+#include "../../runtime/checkpoint.h"
+#include "../../runtime/data.h"
+
+static const char model_file[] = TESSERA_SOURCE_DIR "/tests/models/mlp/model.onnx";
+static const char data_path[] = TESSERA_SOURCE_DIR "/tests/models/mlp/inputs.safetensors";
+
+// Everything from file to executor.
+typedef struct Bench {
+  Arena *arena;
+  Model *model;
+  Imported imported;
+  Plan plan;
+  Graph *program;
+  Data *data;
+  DataFeed feed;
+  Executor *executor;
+  double losses[64];
+  int n_losses, stop_after;
+} Bench;
+
+static void ok(Status s) {
+  char text[1024];
+  if (s) fail_msg("%s", status_text(s, text, sizeof text));
+}
+
+static void compile(Bench *b, CompileOptions options) {
+  *b = (Bench){.arena = arena_create(0)};
+  ok(model_open(model_file, &b->model));
+  ok(model_import(b->model, NULL, b->arena, &b->imported));
+  options.model_path = model_file;
+  options.weights = &b->imported.weights;
+  PassRun run = {.verify_each = true, .log = stderr};
+  ok(passes_run(b->imported.graph, pipeline_train, &options, &run));
+  ok(make_plan(b->imported.graph, &b->plan));
+  b->program = b->imported.graph;
+}
+
+static void open_data(Bench *b) {
+  static const char *const source = data_path;
+  static const DataInput inputs[] = {{"x", DTYPE_F32, 2, {32, 64}}, {"y", DTYPE_I64, 1, {32}}};
+  DataOptions options = {.sources = &source, .n_sources = 1};
+  ok(data_open(&options, inputs, 2, &b->data));
+  ok(data_bind(b->data, b->program));
+  b->feed = data_feed(b->data);
+}
+
+static ExecutorOptions quick(void) { return (ExecutorOptions){.fault_rank = -1, .deadline_ns = 20 * INT64_C(1000000000)}; }
+
+static CompileOptions options_of(int ranks, int zero, int64_t micro) {
+  CompileOptions o = compile_options_default();
+  o.ranks = ranks;
+  o.zero = zero;
+  o.micro_batches = micro;
+  o.isa = isa_best();
+  o.bucket_bytes = 4096;         // several buckets
+  return o;
+}
+
+static void start(Bench *b, CompileOptions options, ExecutorOptions run) {
+  compile(b, options);
+  open_data(b);
+  ok(executor_create(&b->plan, &b->imported.weights, &b->feed, &run, &b->executor));
+}
+
+static void finish(Bench *b) {
+  executor_destroy(b->executor);
+  data_close(b->data);
+  arena_destroy(b->arena);
+  model_close(b->model);
+}
+
+static bool on_step(void *self, const StepResult *result) {
+  Bench *b = self;
+  assert_int_equal(result->step, b->n_losses);
+  b->losses[b->n_losses++] = result->loss;
+  return b->n_losses != b->stop_after;
+}
+
+// ---- Results ------------------------------------------------------------------------------------------------------------------
+
+static void same_bits_and_predicted_memory(void **state) {
+  char first_hash[33] = "", hash[33];
+  double first_losses[5];
+  for (int ranks = 1; ranks <= 8; ranks *= 2)
+    for (int zero = 0; zero < 4; zero++) {
+      Bench b;
+      start(&b, options_of(ranks, zero, 8), quick());
+      ok(executor_run(b.executor, 5, on_step, &b));
+      assert_int_equal(b.n_losses, 5);
+      ok(executor_params_hash(b.executor, hash));
+      if (!first_hash[0]) {
+        memcpy(first_hash, hash, sizeof hash);
+        memcpy(first_losses, b.losses, sizeof first_losses);
+        assert_true(b.losses[4] < b.losses[0]);
+      }
+      assert_string_equal(hash, first_hash);
+      assert_memory_equal(b.losses, first_losses, sizeof first_losses);
+      PlanBytes bytes = plan_bytes(b.program, b.arena);
+      MemoryUse use = executor_memory(b.executor);
+      assert_int_equal(use.arena_planned_bytes, bytes.peak_bytes);
+      assert_int_equal(use.arena_measured_bytes, bytes.peak_bytes);
+      assert_true(use.rss_peak_bytes > use.rss_before_arena_bytes);
+      assert_int_equal(executor_sent_bytes_per_step(b.executor), bytes.sent_bytes);
+      assert_int_equal(executor_copied_bytes_per_step(b.executor), bytes.copied_bytes);
+      assert_int_equal(executor_wire_bytes_per_step(b.executor), 0);
+      finish(&b);
+    }
+}
+
+static void reads(void **state) {
+  float grads[2][2048], params[2][2048], moments[2][2048];
+  const char *name = NULL;
+  for (int i = 0; i < 2; i++) {
+    Bench b;
+    start(&b, options_of(i ? 4 : 1, i ? 3 : 0, 4), quick());
+    const Bucket *bucket = &b.program->buckets[0];
+    name = bucket->params[0];
+    assert_true(type_elems(&bucket->types[0]) <= 2048);
+    float initial[2048];
+    ok(executor_read(b.executor, name, NULL, initial));
+    const Weight *w = weights_find(&b.imported.weights, name);
+    assert_memory_equal(initial, w->bytes, (size_t)type_bytes(&w->type));
+    ok(executor_run(b.executor, 1, NULL, NULL));
+    memset(grads[i], 0, sizeof grads[i]), memset(params[i], 0, sizeof params[i]), memset(moments[i], 0, sizeof moments[i]);
+    ok(executor_read(b.executor, name, "grad", grads[i]));
+    ok(executor_read(b.executor, name, NULL, params[i]));
+    ok(executor_read(b.executor, name, "exp_avg", moments[i]));
+    assert_memory_not_equal(params[i], initial, (size_t)type_bytes(&w->type));
+    for (int64_t e = 0; e < type_elems(&w->type); e++) assert_true(fabsf(moments[i][e] - 0.1f * grads[i][e]) <= 1e-6f * fabsf(grads[i][e]) + 1e-12f);
+    Status s = executor_read(b.executor, "no such", NULL, params[i]);
+    assert_int_equal(status_code(s), STATUS_USAGE);
+    status_free(s);
+    s = executor_read(b.executor, name, "momentum", params[i]);
+    assert_int_equal(status_code(s), STATUS_USAGE);
+    status_free(s);
+    finish(&b);
+  }
+  assert_memory_equal(grads[0], grads[1], sizeof grads[0]);
+  assert_memory_equal(params[0], params[1], sizeof params[0]);
+  assert_memory_equal(moments[0], moments[1], sizeof moments[0]);
+}
+
+static void stops_when_told(void **state) {
+  Bench b;
+  start(&b, options_of(2, 1, 2), quick());
+  b.stop_after = 3;
+  ok(executor_run(b.executor, 100, on_step, &b));
+  assert_int_equal(b.n_losses, 3);
+  ok(executor_run(b.executor, 2, on_step, &b));      // and goes on from there
+  assert_int_equal(b.n_losses, 5);
+  finish(&b);
+}
+
+// ---- Failures -----------------------------------------------------------------------------------------------------------------
+
+static void a_failing_rank_is_named(void **state) {
+  for (int step = 0; step < 5; step += 2)
+    for (int zero = 0; zero < 4; zero += 3) {
+      Bench b;
+      ExecutorOptions run = quick();
+      run.fault_rank = 2;
+      run.fault_step = step;
+      start(&b, options_of(4, zero, 4), run);
+      Status s = executor_run(b.executor, 10, on_step, &b);
+      assert_int_equal(status_code(s), STATUS_RANK);
+      assert_int_equal(s->rank, 2);
+      char want[64];
+      snprintf(want, sizeof want, "step %d: the failure", step);
+      assert_non_null(strstr(s->what, want));
+      assert_int_equal(b.n_losses, step);
+      status_free(s);
+      s = executor_run(b.executor, 1, NULL, NULL);
+      assert_int_equal(status_code(s), STATUS_RANK);
+      status_free(s);
+      finish(&b);
+    }
+}
+
+static Status poor_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Bench *b = self;
+  if (batch == 6) return status_fail(STATUS_IO, NULL, "the well is dry");
+  return b->feed.fill(b->feed.self, batch, out, n_inputs);
+}
+
+static void a_failing_feed_is_named(void **state) {
+  Bench b;
+  compile(&b, options_of(4, 3, 4));
+  open_data(&b);
+  DataFeed feed = {poor_feed, &b};
+  ExecutorOptions run = quick();
+  ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
+  Status s = executor_run(b.executor, 10, on_step, &b);
+  assert_int_equal(status_code(s), STATUS_IO);
+  assert_int_equal(s->rank, 2);
+  assert_non_null(strstr(s->what, "step 1: batch 6: the well is dry"));
+  status_free(s);
+  finish(&b);
+}
+
+static Status nan_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Bench *b = self;
+  TRY(b->feed.fill(b->feed.self, batch, out, n_inputs));
+  if (batch >= 4) ((float *)out[0].data)[0] = NAN;
+  return NULL;
+}
+
+static void nan_stops(void **state) {
+  Bench b;
+  compile(&b, options_of(2, 2, 2));
+  open_data(&b);
+  DataFeed feed = {nan_feed, &b};
+  ExecutorOptions run = quick();
+  ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
+  Status s = executor_run(b.executor, 10, on_step, &b);
+  assert_int_equal(status_code(s), STATUS_CHECK);
+  assert_int_equal(b.n_losses, 3);                   // reported before it stops
+  assert_true(isnan(b.losses[2]));
+  status_free(s);
+  finish(&b);
+}
+
+typedef void (*Spoil)(Graph *g);
+static Value *placed(Graph *g) { return g->loss_report; }
+static void far_offset(Graph *g) { placed(g)->loc.offset_bytes = INT64_C(1) << 40; }
+static void negative_offset(Graph *g) { placed(g)->loc.offset_bytes = -8; }
+static void wild_stride(Graph *g) { placed(g)->loc.rank_stride_bytes = INT64_MAX / 2; }
+static void wild_buffer(Graph *g) { placed(g)->loc.buffer = 1 << 20; }
+static void no_place(Graph *g) { g->nodes[g->n_nodes - 1]->outputs[0]->loc.buffer = -1; }
+static void huge_buffer(Graph *g) { g->buffers[0].bytes = INT64_MAX - 64; }
+static void odd_buffer(Graph *g) { g->buffers[0].offset_bytes = 3; }
+static void far_tier(Graph *g) { g->buffers[0].tier = TIER_NVME; }
+static void wild_region(Graph *g) { g->nodes[0]->guard = GUARD_WRITE, g->nodes[0]->region = 1 << 20; }
+static void wild_workspace(Graph *g) { g->nodes[0]->workspace = 1 << 20; }
+static void wild_phase(Graph *g) { g->nodes[0]->phase = (Phase)9; }
+static void unknown_control(Graph *g) {
+  Value *v = graph_find_value(g, "tessera.lr");
+  graph_rename_value(g, v, "tessera.nonsense");
+}
+static void carried_away(Graph *g) {
+  for (size_t i = 0; i < g->n_values; i++)
+    if (g->values[i]->carry) {
+      g->values[i]->loc = g->loss_report->loc;
+      g->values[i]->type = g->loss_report->type;
+      return;
+    }
+}
+static void other_isa(Graph *g) { g->recipe.isa = "sparc"; }
+static void two_processes(Graph *g) { g->recipe.processes = 2; }
+static void more_ranks(Graph *g) { g->recipe.ranks_per_process = 3; }
+static void no_micro(Graph *g) { g->recipe.micro_per_rank = 0; }
+static void unplanned(Graph *g) { g->facts &= ~(uint32_t)FACT_PLANNED; }
+
+static void spoilt_plans_are_refused(void **state) {
+  static const struct { Spoil spoil; StatusCode code; } cases[] = {
+      {far_offset, STATUS_MALFORMED},   {negative_offset, STATUS_MALFORMED}, {wild_stride, STATUS_MALFORMED},     {wild_buffer, STATUS_MALFORMED},
+      {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_UNSUPPORTED},
+      {wild_region, STATUS_MALFORMED},  {wild_workspace, STATUS_MALFORMED},  {wild_phase, STATUS_MALFORMED},      {unknown_control, STATUS_UNSUPPORTED},
+      {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_UNSUPPORTED}, {more_ranks, STATUS_MALFORMED},
+      {no_micro, STATUS_MALFORMED},     {unplanned, STATUS_USAGE}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Bench b;
+    compile(&b, options_of(2, 3, 2));
+    open_data(&b);
+    cases[i].spoil(b.program);
+    ExecutorOptions run = quick();
+    Status s = executor_create(&b.plan, &b.imported.weights, &b.feed, &run, &b.executor);
+    if (status_code(s) != cases[i].code) fail_msg("case %zu: code %d: %s", i, status_code(s), s ? s->what : "accepted");
+    status_free(s);
+    finish(&b);
+  }
+}
+
+static void missing_weights_are_named(void **state) {
+  Bench b;
+  compile(&b, options_of(2, 3, 2));
+  open_data(&b);
+  WeightSource none = {.path = "nothing"};
+  ExecutorOptions run = quick();
+  Status s = executor_create(&b.plan, &none, &b.feed, &run, &b.executor);
+  assert_int_equal(status_code(s), STATUS_MALFORMED);
+  assert_non_null(strstr(s->what, "at start"));
+  status_free(s);
+  finish(&b);
+}
+
+// ---- Checkpoints --------------------------------------------------------------------------------------------------------------
+
+static char dir[64], place[96];
+
+static void save(Bench *b, int64_t step) {
+  CheckpointInfo info = {.step = step, .seed = 11, .next_batch = step * 4, .model_path = model_file, .fingerprint = "00"};
+  ok(checkpoint_save(place, b->executor, b->program, &info));
+}
+
+static void remove_checkpoint(void) {
+  char path[160];
+  static const char *const names[] = {"meta.json", "params.safetensors", "state.safetensors"};
+  for (int i = 0; i < 3; i++) {
+    snprintf(path, sizeof path, "%s/%s", place, names[i]);
+    unlink(path);
+  }
+  rmdir(place);
+}
+
+// 3 + 3 steps through a checkpoint, resumed with other ranks and another stage, end in the same bits as 6 steps.
+static void resumed_runs_give_the_same_bits(void **state) {
+  char want[33], got[33];
+  Bench b;
+  strcpy(dir, "/tmp/tessera_test_XXXXXX");
+  assert_non_null(mkdtemp(dir));
+  snprintf(place, sizeof place, "%s/ck", dir);
+  start(&b, options_of(2, 3, 4), quick());
+  ok(executor_run(b.executor, 3, on_step, &b));
+  save(&b, 3);
+  save(&b, 3);                                       // replaces what is there
+  ok(executor_run(b.executor, 3, on_step, &b));
+  ok(executor_params_hash(b.executor, want));
+  finish(&b);
+  for (int zero = 0; zero < 4; zero++) {
+    Checkpoint *c;
+    ok(checkpoint_open(place, &c));
+    assert_int_equal(checkpoint_info(c)->step, 3);
+    assert_int_equal(checkpoint_info(c)->seed, 11);
+    assert_int_equal(checkpoint_info(c)->next_batch, 12);
+    assert_string_equal(checkpoint_info(c)->optimizer, "adamw");
+    assert_true(checkpoint_has_state(c));
+    CompileOptions options = options_of(4, zero, 4);
+    options.resume = true;
+    compile(&b, options);
+    open_data(&b);
+    const WeightSource *weights;
+    ok(checkpoint_weights(c, &b.imported.weights, &weights));
+    ExecutorOptions run = quick();
+    run.first_step = 3;
+    b.n_losses = 3;
+    ok(executor_create(&b.plan, weights, &b.feed, &run, &b.executor));
+    ok(executor_run(b.executor, 3, on_step, &b));
+    ok(executor_params_hash(b.executor, got));
+    assert_string_equal(got, want);
+    finish(&b);
+    checkpoint_close(c);
+  }
+  remove_checkpoint();
+  assert_int_equal(rmdir(dir), 0);                   // nothing else is left
+}
+
+static void spoilt_checkpoints_are_refused(void **state) {
+  Bench b;
+  char path[160];
+  Checkpoint *c = NULL;
+  strcpy(dir, "/tmp/tessera_test_XXXXXX");
+  assert_non_null(mkdtemp(dir));
+  snprintf(place, sizeof place, "%s/ck", dir);
+  Status s = checkpoint_open(place, &c);
+  assert_int_equal(status_code(s), STATUS_IO);
+  status_free(s);
+  start(&b, options_of(1, 0, 1), quick());
+  save(&b, 0);
+  snprintf(path, sizeof path, "%s/state.safetensors", place);
+  FILE *f = fopen(path, "r+b");
+  fseek(f, -1, SEEK_END);
+  fputc(1, f);
+  fclose(f);
+  s = checkpoint_open(place, &c);
+  assert_int_equal(status_code(s), STATUS_MALFORMED);
+  assert_non_null(strstr(s->what, "has changed since it was saved"));
+  status_free(s);
+  remove_checkpoint();
+  // A folder with something else in it is not touched.
+  mkdir(place, 0777);
+  snprintf(path, sizeof path, "%s/thesis.tex", place);
+  fclose(fopen(path, "w"));
+  CheckpointInfo info = {.model_path = "", .fingerprint = ""};
+  s = checkpoint_save(place, b.executor, b.program, &info);
+  assert_int_equal(status_code(s), STATUS_USAGE);
+  status_free(s);
+  assert_int_equal(unlink(path), 0);
+  save(&b, 0);                                       // an empty one is
+  remove_checkpoint();
+  s = checkpoint_save("/proc/no/ck", b.executor, b.program, &info);
+  assert_int_equal(status_code(s), STATUS_IO);
+  status_free(s);
+  assert_int_equal(rmdir(dir), 0);
+  finish(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
+      cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
+      cmocka_unit_test(resumed_runs_give_the_same_bits), cmocka_unit_test(spoilt_checkpoints_are_refused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
