@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds one fuzz target with clang and runs it:  tests/fuzz/run.sh fuzz_import SECONDS [CORPUS_FOLDER]
+# Exit code 77: no clang or no libFuzzer here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+target=$1 seconds=$2 out=build/fuzz
+corpus=${3:-$out/corpus}
+command -v clang >/dev/null || { echo "no clang: run tools/setup"; exit 77; }
+mkdir -p "$out" "$corpus"
+flags=(-g -O1 -w -D_GNU_SOURCE -std=gnu17 -ffp-contract=off -I. -isystem .deps/schema)
+sanitize=(-fsanitize=fuzzer-no-link,address,undefined)
+objects=()
+compile() {   # compiler, object, source, flags
+  local cc=$1 object=$out/$2 source=$3
+  shift 3
+  objects+=("$object")
+  if [ ! "$object" -nt "$source" ]; then "$cc" "${flags[@]}" "$@" -c "$source" -o "$object"; fi
+}
+for source in ir/*.c frontend/*.c kernels/*.c passes/*.c .deps/schema/onnx.pb-c.c; do
+  name=$(echo "$source" | tr / _).o
+  case $source in
+    kernels/loops.c) ;;
+    ir/weights.c) compile gcc "$name" "$source" ;;      # clang before 15 has no _Float16 here
+    *) compile clang "$name" "$source" "${sanitize[@]}" ;;
+  esac
+done
+compile gcc loops_scalar.o kernels/loops.c -DLOOPS_ISA=scalar
+compile gcc loops_avx2.o kernels/loops.c -DLOOPS_ISA=avx2 -mavx2 -mfma
+compile gcc loops_avx512.o kernels/loops.c -DLOOPS_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+clang "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/$target.c" "${objects[@]}" -o "$out/$target" \
+  -lprotobuf-c -lxxhash -ljansson -ldnnl -lm -lpthread -lgomp || { echo "no libFuzzer: run tools/setup"; exit 77; }
+"$out/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=65536 -artifact_prefix="$out/" "$corpus"
