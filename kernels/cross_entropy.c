@@ -257,10 +257,17 @@ static Status loss_grad_run(const KernelContext *c, bool fast) {
 static Status loss_grad_ref(const KernelContext *c) { return loss_grad_run(c, false); }
 static Status loss_grad_cpu(const KernelContext *c) { return loss_grad_run(c, c->in[GRAD_SCORES].type->rank == 2); }
 
+// dscores over scores: the logits are the largest tensor of a language model, and this is their last use.
+static bool loss_grad_alias(const Node *node, int output, int input, Alias *out) {
+  if (output || input != GRAD_SCORES) return false;
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = GRAD_SCORES};
+  return true;
+}
+
 const Op op_SoftmaxCrossEntropyLossGrad = {
     .name = "SoftmaxCrossEntropyLossGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 1,
     .flags = OP_CROSSES_BATCH, .nondifferentiable = 0x1f, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs), .infer = loss_grad_infer,
-    .run_ref = loss_grad_ref, .run_cpu = loss_grad_cpu};
+    .run_ref = loss_grad_ref, .run_cpu = loss_grad_cpu, .alias = loss_grad_alias};
 
 // ---- CrossEntropyCount --------------------------------------------------------------------------------------------------------
 

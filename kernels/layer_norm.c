@@ -180,10 +180,16 @@ static Status norm_grad(Grad *g) {
   return NULL;
 }
 
+static bool norm_alias(const Node *node, int output, int input, Alias *out) {
+  if (output || input) return false;   // Y over X: each row is read before it is written
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = 0};
+  return true;
+}
+
 const Op op_LayerNormalization = {
     .name = "LayerNormalization", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
-    .workspace = norm_workspace};
+    .workspace = norm_workspace, .alias = norm_alias};
 
 // ---- LayerNormalizationGrad ------------------------------------------------------------------------------------------------------
 // With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd, dscale = sum of dy h over rows, dbias = sum of dy.
