@@ -75,7 +75,7 @@ void attrs_reset(Graph *graph, Node *node) {
 }
 
 static Status check_range(const Node *node, const AttrSpec *s, int64_t v) {
-  if ((s->min || s->max) && v != ATTR_ABSENT && (v < s->min || v > s->max))
+  if ((s->min || s->max) && (v < s->min || v > s->max))
     FAIL(MALFORMED, node->name, "%s: attribute %s = %" PRId64 " is outside [%" PRId64 ", %" PRId64 "]", node->op->name, s->name, v, s->min, s->max);
   return STATUS_OK;
 }
@@ -85,7 +85,8 @@ Status attrs_check(const Node *node) {
     const void *at = field(node, s);
     if (s->required && ((s->type == ATTR_INT && *(const int64_t *)at == ATTR_ABSENT) || (s->type != ATTR_INT && s->type != ATTR_INTS && attr_is_default(node, s))))
       FAIL(MALFORMED, node->name, "%s: the required attribute %s is missing", node->op->name, s->name);
-    if (s->type == ATTR_INT) TRY(check_range(node, s, *(const int64_t *)at));
+    bool absent = s->type == ATTR_INT && *(const int64_t *)at == ATTR_ABSENT && s->default_int == ATTR_ABSENT;
+    if (s->type == ATTR_INT && !absent) TRY(check_range(node, s, *(const int64_t *)at));
     if (s->type == ATTR_INTS)
       for (int64_t i = 0; i < ((const AttrInts *)at)->n; i++) TRY(check_range(node, s, ((const AttrInts *)at)->items[i]));
   }

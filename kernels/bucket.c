@@ -24,8 +24,8 @@ static Status pack_infer(Node *node, Arena *arena) {
       FAIL(MALFORMED, node->name, "'%s' is %s, the first input %s", v->name, dtype_name(v->type.dtype), dtype_name(node->inputs[0]->type.dtype));
     int64_t start = a->starts.items[i], elems = type_elems(&v->type);
     if (start < end || start > a->elems || elems > a->elems - start)
-      FAIL(MALFORMED, node->name, "'%s' [%lld, %lld) overlaps the one before, which ends at %lld, or passes the end at %lld", v->name,
-           (long long)start, (long long)(start + elems), (long long)end, (long long)a->elems);
+      FAIL(MALFORMED, node->name, "'%s', %lld elements from %lld on, overlaps the one before, which ends at %lld, or passes the end at %lld", v->name,
+           (long long)elems, (long long)start, (long long)end, (long long)a->elems);
     end = start + elems;
   }
   node->outputs[0]->type = type_vector(node->inputs[0]->type.dtype, a->elems);

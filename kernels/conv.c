@@ -8,7 +8,7 @@
 
 typedef struct ConvAttrs { WindowAttrs window; int64_t group; AttrInts dims; } ConvAttrs;
 #define GROUP_ATTR {"group", ATTR_INT, offsetof(ConvAttrs, group), .default_int = 1, .min = 1, .max = INT32_MAX, .help = "groups of channels"}
-#define DIMS_ATTR(of) {"dims", ATTR_INTS, offsetof(ConvAttrs, dims), .min = 0, .max = INT64_MAX, .help = "dimensions of " of}
+#define DIMS_ATTR(of) {"dims", ATTR_INTS, offsetof(ConvAttrs, dims), .min = 0, .max = INT64_C(1) << 46, .help = "dimensions of " of}
 static const AttrSpec conv_attrs[] = {WINDOW_ATTRS(ConvAttrs), GROUP_ATTR, {0}};
 static const AttrSpec input_grad_attrs[] = {WINDOW_ATTRS(ConvAttrs), GROUP_ATTR, DIMS_ATTR("X"), {0}};
 static const AttrSpec weight_grad_attrs[] = {WINDOW_ATTRS(ConvAttrs), GROUP_ATTR, DIMS_ATTR("W"), {0}};

@@ -15,7 +15,7 @@ static const int64_t SPECIAL_INF = 1, SPECIAL_NAN = (int64_t)1 << LIMB_BITS;
 
 static void limbs_normalise(int64_t limbs[LIMBS]) {
   for (int l = 0; l + 1 < LIMB_SPECIAL; l++) {
-    limbs[l + 1] += limbs[l] >> LIMB_BITS;
+    limbs[l + 1] = (int64_t)((uint64_t)limbs[l + 1] + (uint64_t)(limbs[l] >> LIMB_BITS));   // foreign limbs may be anything: wrap
     limbs[l] &= LIMB_MASK;
   }
 }
