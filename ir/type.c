@@ -75,10 +75,8 @@ Status type_check(const Type *type, const char *node) {
   if (type->rank < 0 || type->rank > RANK_MAX)
     FAIL(UNSUPPORTED, node, "a tensor of rank %d; at most %d dimensions are supported", type->rank, RANK_MAX);
   int64_t bytes = dtype_bytes(type->dtype);
-  bool empty = false;
   for (int i = 0; i < type->rank; i++) {
     if (type->dims[i] < 0) FAIL(MALFORMED, node, "dimension %d is negative: %" PRId64, i, type->dims[i]);
-    empty |= type->dims[i] == 0;
   }
   // Zero dimensions are left out of the product, so that a wrapped or hidden huge shape cannot pass as an empty tensor.
   for (int i = 0; i < type->rank; i++) {

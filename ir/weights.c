@@ -8,14 +8,27 @@ const Weight *weights_find(const WeightSource *source, const char *name) {
   return NULL;
 }
 
+#if defined __clang__ && __clang_major__ < 15
+typedef __fp16 Half;      // has no _Float16 on x86-64 yet
+#else
+typedef _Float16 Half;
+#endif
+
+// By its bits, because not every compiler's library widens halves. Exact; NaN payloads stay.
 static float half_to_float(uint16_t h) {
-  _Float16 f;
-  memcpy(&f, &h, sizeof f);
-  return (float)f;
+  uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+  if (exponent == 0) {
+    float subnormal = (float)mantissa * 0x1p-24f;
+    return sign ? -subnormal : subnormal;
+  }
+  uint32_t u = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | mantissa << 13;
+  float f;
+  memcpy(&f, &u, sizeof f);
+  return f;
 }
 
 static uint16_t double_to_half(double v) {
-  _Float16 f = (_Float16)v;
+  Half f = (Half)v;
   uint16_t h;
   memcpy(&h, &f, sizeof h);
   return h;
