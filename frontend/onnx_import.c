@@ -235,6 +235,8 @@ static Symbol *nameless_dim(Import *import, const ModelInput *in, int axis) {
 
 static void bind_input(Import *import, const ModelInput *in) {
   Type type = {.dtype = in->dtype, .rank = in->rank};
+  Value *v = graph_add_value(import->graph, in->name);      // also where it has no type: its users need not complain
+  v->role = ROLE_INPUT;
   if (in->dtype == DTYPE_NONE) {
     import_problem(import, STATUS_UNSUPPORTED, NULL, "input '%s' declares no tensor type that is supported", in->name);
     return;
@@ -258,8 +260,6 @@ static void bind_input(Import *import, const ModelInput *in) {
     }
   }
   if (import_absorb(import, status_context(type_check(&type, NULL), "input '%s'", in->name), NULL)) return;
-  Value *v = graph_add_value(import->graph, in->name);
-  v->role = ROLE_INPUT;
   v->type = type;
   graph_add_input(import->graph, v);
 }
