@@ -95,10 +95,18 @@ static Status place_rank(RankState *r) {
   return step_program_place(&r->program, e->graph, r->rank, &r->memory, &e->process_memory);
 }
 
-static Status obey(RankState *r, Command command) {
+// One rank at a time: the matrix library finds primitives that another rank has made in a cache of the process.
+static Status prepare_rank(RankState *r) {
   Executor *e = r->executor;
+  pthread_mutex_lock(&e->prepare_mutex);
+  Status status = step_program_prepare(e->graph, r->arena, e->isa, &r->clock, r->comm, e->weights, &r->program);
+  pthread_mutex_unlock(&e->prepare_mutex);
+  return status;
+}
+
+static Status obey(RankState *r, Command command) {
   switch (command) {
-  case COMMAND_PREPARE: return step_program_prepare(e->graph, r->arena, e->isa, &r->clock, r->comm, e->weights, &r->program);
+  case COMMAND_PREPARE: return prepare_rank(r);
   case COMMAND_PLACE: return place_rank(r);
   case COMMAND_INIT:
     TRY(r->comm->ops->barrier(r->comm));         // PROCESS constants are written by rank 0
@@ -246,6 +254,7 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   e->isa = isa;
   e->next_step = options->first_step;
   pthread_mutex_init(&e->mutex, NULL);
+  pthread_mutex_init(&e->prepare_mutex, NULL);
   pthread_cond_init(&e->go, NULL);
   pthread_cond_init(&e->done, NULL);
   Status status = start(e);
@@ -272,6 +281,7 @@ void executor_destroy(Executor *e) {
   pthread_cond_destroy(&e->done);
   pthread_cond_destroy(&e->go);
   pthread_mutex_destroy(&e->mutex);
+  pthread_mutex_destroy(&e->prepare_mutex);
   free(e->ranks);
   free(e->lr_list);
   free(e);

@@ -39,7 +39,8 @@ struct Executor {
   int64_t next_step;
   bool failed;                       // the ranks are no longer in step: nothing runs any more
 
-  pthread_mutex_t mutex;             // guards the four below
+  pthread_mutex_t prepare_mutex;
+  pthread_mutex_t mutex;             // guards the rest
   pthread_cond_t go, done;
   Command command;
   uint64_t command_number;
