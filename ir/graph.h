@@ -190,6 +190,7 @@ typedef struct Recipe {
   Reduce reduce;
   int64_t micro_per_rank;      // k
   const char *precision;       // "f32", "fp64"
+  const char *loss_output;     // name of the model's value that is the loss, or that the loss was added as
   const char *loss_rule;       // a sentence: how micro-batches weigh
   const char *optimizer;       // "adamw"
   double lr;                   // default learning rate

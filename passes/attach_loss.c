@@ -154,5 +154,6 @@ Status pass_attach_loss(Graph *graph, const CompileOptions *options) {
   else if (!loss) TRY(find_loss(graph, &loss));
   TRY(check_loss(graph, loss));
   graph->loss = loss;
+  graph->recipe.loss_output = arena_string(graph->arena, loss->name);
   return check_reached(graph);
 }

@@ -103,16 +103,20 @@ static Status read_ties(const TextList *list, Arena *arena, Tie **out) {
 Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out) {
   DataInput *inputs = calloc(flow->n_inputs + 1, sizeof *inputs);
   if (!inputs) FAIL(RESOURCE, NULL, "out of memory for %zu inputs", flow->n_inputs);
-  for (size_t i = 0; i < flow->n_inputs; i++) {
+  bool adds_labels = !flow->is_plan && options->loss && options->labels;
+  size_t n = flow->n_inputs;
+  for (size_t i = 0; i < n; i++) {
     inputs[i] = (DataInput){.name = flow->inputs[i].name, .dtype = flow->inputs[i].dtype, .rank = flow->inputs[i].rank};
     memcpy(inputs[i].dims, flow->inputs[i].dims, sizeof inputs[i].dims);
+    if (adds_labels) adds_labels = strcmp(inputs[i].name, options->labels) != 0;
   }
+  if (adds_labels) inputs[n++] = (DataInput){.name = options->labels, .dtype = DTYPE_I64, .rank = -1};   // attach_loss will make that input
   DataOptions data = {
     .sources = options->data.items, .n_sources = (size_t)options->data.n, .batch = options->batch, .seq = options->seq,
     .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
     .deadline_ns = (int64_t)(options->deadline * 1e9),
   };
-  Status status = data_open(&data, inputs, flow->n_inputs, out);
+  Status status = data_open(&data, inputs, n, out);
   free(inputs);
   return status;
 }

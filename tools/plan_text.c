@@ -58,7 +58,7 @@ void plan_text_summary(FILE *to, const Graph *g) {
           mesh_ranks(&g->mesh), g->recipe.zero, g->recipe.micro_per_rank, g->recipe.micro_per_rank == 1 ? "" : "es", reduce_name(g->recipe.reduce),
           g->recipe.optimizer ? g->recipe.optimizer : "no optimizer", g->recipe.precision ? g->recipe.precision : "?", g->recipe.isa ? g->recipe.isa : "?");
   fprintf(to, "steps: %zu at start, %zu per micro-batch, %zu per update\n", n_steps[PHASE_INIT], n_steps[PHASE_MICRO], n_steps[PHASE_UPDATE]);
-  if (g->recipe.loss_rule) fprintf(to, "loss: %s\n", g->recipe.loss_rule);
+  if (g->recipe.loss_rule) fprintf(to, "loss '%s': %s\n", g->recipe.loss_output ? g->recipe.loss_output : "?", g->recipe.loss_rule);
   print_buckets(to, g);
   print_sent(to, g, arena);
   print_memory(to, g, arena);
@@ -184,6 +184,7 @@ void plan_text_json(JsonWriter *w, const Graph *g) {
   json_write_int(w, "zero", g->recipe.zero);
   json_write_text(w, "reduce", reduce_name(g->recipe.reduce));
   json_write_int(w, "micro_per_rank", g->recipe.micro_per_rank);
+  json_write_text(w, "loss_output", g->recipe.loss_output);
   json_write_text(w, "loss_rule", g->recipe.loss_rule);
   json_write_int(w, "padded_param_bytes", plan_bytes(g, arena).padded_param_bytes);
   json_ledger(w, entries, n);

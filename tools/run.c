@@ -91,20 +91,34 @@ static void describe_input(char *text, size_t bytes, const ModelInput *input) {
   if (input->rank > 0) append(text, bytes, "]");
 }
 
+// " --dim NAME=16" for each symbol beyond the first axis that `text` does not bind yet.
+static void describe_open_dims(char *text, size_t bytes, const ModelInput *input) {
+  for (int d = 1; d < input->rank; d++) {
+    char option[128];
+    if (input->dims[d] >= 0 || !input->symbols[d]) continue;
+    snprintf(option, sizeof option, " --dim %s=16", input->symbols[d]);
+    if (!strstr(text, option)) append(text, bytes, "%s", option);
+  }
+}
+
 // `run` without --data: what the model takes, and a command line to copy.
 static Status explain_inputs(const Flow *flow, const Options *options) {
   char text[8192] = "";
-  bool open_axis = false;
+  bool open_axis = false, tokens = false;
+  char dims[512] = "";
   append(text, sizeof text, "no --data is given. '%s' takes per micro-batch:", options->input);
   for (size_t i = 0; i < flow->n_inputs; i++) {
     describe_input(text, sizeof text, &flow->inputs[i]);
     open_axis |= flow->inputs[i].rank > 0 && flow->inputs[i].dims[0] < 0;
+    tokens |= flow->inputs[i].rank == 2 && dtype_is_integer(flow->inputs[i].dtype);
+    describe_open_dims(dims, sizeof dims, &flow->inputs[i]);
   }
-  append(text, sizeof text, "\nTo try it on random numbers:\n  tessera run %s --data random --steps 10%s", options->input, open_axis ? " --batch 8" : "");
-  append(text, sizeof text, "\nOn a .safetensors file that holds %s%s%s (first axis: samples, or one tensor per batch: %s.0, %s.1, ...):",
-         flow->n_inputs ? flow->inputs[0].name : "the inputs", flow->n_inputs > 1 ? ", " : "", flow->n_inputs > 1 ? flow->inputs[1].name : "",
-         flow->n_inputs ? flow->inputs[0].name : "NAME", flow->n_inputs ? flow->inputs[0].name : "NAME");
-  append(text, sizeof text, "\n  tessera run %s --data FILE.safetensors%s", options->input, open_axis ? " --batch 8" : "");
+  if (open_axis) append(dims, sizeof dims, " --batch 8");
+  append(text, sizeof text, "\nTo try it on random numbers:\n  tessera run %s --data random --steps 10%s", options->input, dims);
+  if (tokens) append(text, sizeof text, "\nOn a text, each byte a token (or on a .bin file of 16-bit tokens):\n  tessera run %s --data FILE.txt%s", options->input, dims);
+  const char *first = flow->n_inputs ? flow->inputs[0].name : "NAME";
+  append(text, sizeof text, "\nOn a .safetensors file with one tensor per input (first axis: samples), or one per batch (%s.0, %s.1, ...):", first, first);
+  append(text, sizeof text, "\n  tessera run %s --data FILE.safetensors%s", options->input, dims);
   FAIL(USAGE, NULL, "%s", text);
 }
 
@@ -188,7 +202,7 @@ static void say_plan(const Run *run) {
           run->flow.is_plan ? "read plan" : "compiled", run->options->input, run->flow.compile_ms, mesh_ranks(&program->mesh),
           mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer", r->precision,
           bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
-  if (r->loss_rule) fprintf(stderr, "tessera: loss: %s\n", r->loss_rule);
+  if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
   arena_destroy(arena);
 }
 

@@ -109,7 +109,23 @@ static void json_model_inputs(JsonWriter *w, const Flow *flow) {
   json_write_end_array(w);
 }
 
-static void show_model_json(const Flow *flow, const Status problem) {
+// The importer reports all problems in one error, "N problems:" and then one a line.
+static void json_problems(JsonWriter *w, const StatusError *problem, Arena *arena) {
+  if (!problem) return;
+  const char *first_end = strchr(problem->what, '\n');
+  if (!first_end) {
+    json_write_text(w, NULL, problem->node ? arena_printf(arena, "node '%s': %s", problem->node, problem->what) : problem->what);
+    return;
+  }
+  for (const char *line = first_end + 1; *line;) {
+    line += strspn(line, " ");
+    size_t n = strcspn(line, "\n");
+    json_write_text(w, NULL, arena_string_n(arena, line, n));
+    line += n + (line[n] == '\n');
+  }
+}
+
+static void show_model_json(const Flow *flow, const StatusError *problem) {
   JsonWriter w = {.to = stdout};
   const Graph *graph = flow->graph;
   json_write_object(&w, NULL);
@@ -124,10 +140,7 @@ static void show_model_json(const Flow *flow, const Status problem) {
   for (size_t i = 0; i < n; i++) json_write_int(&w, counts[i].name, counts[i].count);
   json_write_end_object(&w);
   json_write_array(&w, "problems");
-  if (problem) {
-    char text[4096];
-    json_write_text(&w, NULL, status_text(problem, text, sizeof text));
-  }
+  json_problems(&w, problem, flow->arena);
   json_write_end_array(&w);
   json_write_end_object(&w);
 }
@@ -147,7 +160,7 @@ static void show_initializers(const Graph *graph) {
   printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
 }
 
-static void show_model_text(const Flow *flow, const Status problem) {
+static void show_model_text(const Flow *flow, const StatusError *problem) {
   const Graph *graph = flow->graph;
   printf("inputs\n");
   for (size_t i = 0; i < flow->n_inputs; i++) {
@@ -169,8 +182,9 @@ static void show_model_text(const Flow *flow, const Status problem) {
     for (size_t i = 0; i < n; i++) printf("  %6" PRId64 "  %s%s%s\n", counts[i].count, counts[i].domain, counts[i].domain[0] ? "." : "", counts[i].name);
   }
   if (problem) {
-    char text[4096];
-    printf("problems\n%s\n", status_text(problem, text, sizeof text));
+    printf("problems\n");
+    if (problem->node) printf("node '%s': ", problem->node);
+    printf("%s\n", problem->what);
   } else {
     printf("no problems\n");
   }
