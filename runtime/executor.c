@@ -9,7 +9,8 @@
 
 #include "executor_state.h"
 
-static const int64_t default_deadline_ns = 600 * INT64_C(1000000000);
+enum { NS_PER_S = 1000000000, LOOK_NS = 100000000 };
+static const int64_t default_deadline_ns = 600 * (int64_t)NS_PER_S;
 
 // ---- One rank -----------------------------------------------------------------------------------------------------------------
 
@@ -157,6 +158,27 @@ static void post(Executor *e, Command command) {
   pthread_mutex_unlock(&e->mutex);
 }
 
+static int64_t deadline_ns(const Executor *e) { return e->options.deadline_ns > 0 ? e->options.deadline_ns : default_deadline_ns; }
+
+// Waits for the ranks as long as the team is well: every wait inside a rank has a deadline of its own. Once it is aborted, a rank that does not
+// come back within the deadline hangs in a kernel or in the data feed: false.
+static bool wait_for_all(Executor *e) {
+  int64_t aborted_for_ns = 0;
+  pthread_mutex_lock(&e->mutex);
+  while (e->n_done < e->n_ranks && aborted_for_ns < deadline_ns(e)) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_nsec += LOOK_NS;
+    end.tv_sec += end.tv_nsec / NS_PER_S;
+    end.tv_nsec %= NS_PER_S;
+    int timed_out = pthread_cond_timedwait(&e->done, &e->mutex, &end);
+    if (timed_out && team_aborted(e->team)) aborted_for_ns += LOOK_NS;
+  }
+  bool all = e->n_done == e->n_ranks;
+  pthread_mutex_unlock(&e->mutex);
+  return all;
+}
+
 // The error of the rank that failed first; all others are ended. Every rank is idle.
 static Status first_status(Executor *e) {
   int first = team_abort_rank(e->team);
@@ -172,9 +194,11 @@ static Status first_status(Executor *e) {
 
 static Status command_all(Executor *e, Command command) {
   post(e, command);
-  pthread_mutex_lock(&e->mutex);
-  while (e->n_done < e->n_ranks) pthread_cond_wait(&e->done, &e->mutex);   // ends: every wait inside a rank has a deadline
-  pthread_mutex_unlock(&e->mutex);
+  if (!wait_for_all(e)) {
+    e->failed = e->stuck = true;
+    FAIL(RANK, NULL, "step %" PRId64 ": %s; and %.3f s later not all ranks have come back: one hangs", e->next_step, team_abort_text(e->team),
+         (double)deadline_ns(e) / 1e9);
+  }
   if (!team_aborted(e->team)) return NULL;
   e->failed = true;
   Status status = first_status(e);
@@ -191,6 +215,10 @@ static Status check_target(const Graph *g, Isa *isa) {
   if (!recipe->isa || !isa_from_name(recipe->isa, isa)) FAIL(MALFORMED, NULL, "the plan is for instruction set '%s'", recipe->isa ? recipe->isa : "");
   if (!isa_available(*isa))
     FAIL(UNSUPPORTED, NULL, "the plan is for %s, which this processor does not have; compile it with --isa %s", recipe->isa, isa_name(isa_best()));
+  char key[256];
+  kernel_numerics_key(*isa, key, sizeof key);
+  if (recipe->numerics_key && strcmp(recipe->numerics_key, key))
+    FAIL(UNSUPPORTED, NULL, "the plan was made for the kernels '%s', here are '%s': its bits would differ; compile the model again", recipe->numerics_key, key);
   return NULL;
 }
 
@@ -230,7 +258,7 @@ static Status start(Executor *e) {
   e->n_ranks = e->graph->recipe.ranks_per_process;
   e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
   if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
-  TRY(team_create(e->n_ranks, (int)e->graph->n_buffers, o->deadline_ns > 0 ? o->deadline_ns : default_deadline_ns, &e->team));
+  TRY(team_create(e->n_ranks, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
   TRY(start_threads(e));
   TRY(command_all(e, COMMAND_PREPARE));
   TRY(create_memory(e));
@@ -267,7 +295,7 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
 }
 
 void executor_destroy(Executor *e) {
-  if (!e) return;
+  if (!e || e->stuck) return;                    // a thread that hangs still uses all of it
   if (e->n_threads) post(e, COMMAND_QUIT);
   for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
   for (int r = 0; e->ranks && r < e->n_ranks; r++) {

@@ -42,7 +42,7 @@ typedef struct Executor Executor;
 
 // Runs phase `init` too. `weights` must live as long as the executor.
 MUST_USE Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out);
-void executor_destroy(Executor *executor);
+void executor_destroy(Executor *executor);          // NULL is fine. Where a rank hangs (executor_run said so) it frees nothing: end the process
 
 // `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
 // A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.

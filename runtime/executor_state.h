@@ -38,6 +38,7 @@ struct Executor {
   MemoryUse memory;
   int64_t next_step;
   bool failed;                       // the ranks are no longer in step: nothing runs any more
+  bool stuck;                        // a rank hangs: its thread cannot be ended, and nothing that it uses can be freed
 
   pthread_mutex_t prepare_mutex;
   pthread_mutex_t mutex;             // guards the rest

@@ -95,6 +95,8 @@ int team_abort_rank(Team *team) {
   return team->abort_rank;
 }
 
+const char *team_abort_text(Team *team) { return team_abort_rank(team) < 0 ? "" : team->abort_text; }
+
 static Status abort_status(Team *team, int rank) {
   int first = team_abort_rank(team);
   Status s = status_fail(STATUS_RANK, NULL, "stopped because rank %d failed: %s", first, team->abort_text);

@@ -70,7 +70,8 @@ MUST_USE Status team_read_end(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_begin(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_end(Team *team, int rank, int32_t region);
 
-int team_abort_rank(Team *team);    // the rank of the first team_abort; -1: none
+int team_abort_rank(Team *team);          // of the first team_abort: its rank; -1: none
+const char *team_abort_text(Team *team);  // and its text; ""
 
 extern const CommOps comm_local_ops;
 

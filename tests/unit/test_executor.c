@@ -213,6 +213,30 @@ static void a_failing_feed_is_named(void **state) {
   finish(&b);
 }
 
+static Status hanging_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Bench *b = self;
+  if (batch == 3) usleep(1500000);
+  return b->feed.fill(b->feed.self, batch, out, n_inputs);
+}
+
+static void a_hanging_rank_is_left_behind(void **state) {
+  static Bench b;                                    // outlives the test: the hanging thread uses it
+  compile(&b, options_of(2, 0, 2));
+  open_data(&b);
+  DataFeed feed = {hanging_feed, &b};
+  ExecutorOptions run = quick();
+  run.deadline_ns = 300000000;
+  ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
+  Status s = executor_run(b.executor, 10, on_step, &b);
+  assert_int_equal(status_code(s), STATUS_RANK);
+  assert_non_null(strstr(s->what, "step 1: "));
+  assert_non_null(strstr(s->what, "not there yet: rank 1; and 0.300 s later not all ranks have come back"));
+  assert_int_equal(b.n_losses, 1);
+  status_free(s);
+  executor_destroy(b.executor);                      // returns at once
+  usleep(1200000);                                   // the thread ends its step: the sanitizers see it
+}
+
 static Status nan_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
   Bench *b = self;
   TRY(b->feed.fill(b->feed.self, batch, out, n_inputs));
@@ -260,6 +284,7 @@ static void carried_away(Graph *g) {
       return;
     }
 }
+static void other_library(Graph *g) { g->recipe.numerics_key = "kernels of another age"; }
 static void other_isa(Graph *g) { g->recipe.isa = "sparc"; }
 static void two_processes(Graph *g) { g->recipe.processes = 2; }
 static void more_ranks(Graph *g) { g->recipe.ranks_per_process = 3; }
@@ -272,7 +297,7 @@ static void spoilt_plans_are_refused(void **state) {
       {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_UNSUPPORTED},
       {wild_region, STATUS_MALFORMED},  {wild_workspace, STATUS_MALFORMED},  {wild_phase, STATUS_MALFORMED},      {unknown_control, STATUS_UNSUPPORTED},
       {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_UNSUPPORTED}, {more_ranks, STATUS_MALFORMED},
-      {no_micro, STATUS_MALFORMED},     {unplanned, STATUS_USAGE}};
+      {no_micro, STATUS_MALFORMED},     {other_library, STATUS_UNSUPPORTED},       {unplanned, STATUS_USAGE}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Bench b;
     compile(&b, options_of(2, 3, 2));
@@ -403,7 +428,8 @@ static void spoilt_checkpoints_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
-      cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
+      cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(a_hanging_rank_is_left_behind),
+      cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
       cmocka_unit_test(resumed_runs_give_the_same_bits), cmocka_unit_test(spoilt_checkpoints_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
