@@ -121,15 +121,36 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
   return status;
 }
 
-static Status import_guarded(Flow *flow, const Options *options, const Data *data) {
+static bool is_bound(const char *symbol, const DimBinding *dims, size_t n_dims) {
+  for (size_t i = 0; symbol && i < n_dims; i++)
+    if (!strcmp(dims[i].name, symbol)) return true;
+  return false;
+}
+
+// The input's shape with open dimensions at `size`; false when there is nothing to bind, or --dim has a word in it.
+static bool assume_shape(const ModelInput *input, const DimBinding *dims, size_t n_dims, int64_t size, InputShape *out) {
+  bool open = false;
+  if (input->rank < 0) return false;
+  *out = (InputShape){input->name, {.rank = input->rank}};
+  for (int d = 0; d < input->rank; d++) {
+    if (is_bound(input->symbols[d], dims, n_dims)) return false;
+    open |= input->dims[d] < 0;
+    out->type.dims[d] = input->dims[d] < 0 ? size : input->dims[d];
+  }
+  return open;
+}
+
+static Status import_guarded(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
   DimBinding *dims = NULL;
   Tie *ties = NULL;
-  InputShape *shapes = ARENA_ARRAY(flow->arena, InputShape, flow->n_inputs);
-  size_t n_shapes = 0;
-  for (size_t i = 0; data && i < flow->n_inputs; i++)
-    if (data_shapes(data)[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes(data)[i]};
   TRY(read_dims(&options->dim, flow->arena, &dims));
   TRY(read_ties(&options->tie, flow->arena, &ties));
+  InputShape *shapes = ARENA_ARRAY(flow->arena, InputShape, flow->n_inputs);
+  size_t n_shapes = 0;
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    if (data && data_shapes(data)[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes(data)[i]};
+    else if (!data && open_size) n_shapes += assume_shape(&flow->inputs[i], dims, (size_t)options->dim.n, open_size, &shapes[n_shapes]);
+  }
   ImportOptions import = {
     .dims = dims, .n_dims = (size_t)options->dim.n, .shapes = shapes, .n_shapes = n_shapes, .batch = options->batch,
     .params = join_list(&options->params, flow->arena), .freeze = join_list(&options->freeze, flow->arena),
@@ -143,9 +164,9 @@ static Status import_guarded(Flow *flow, const Options *options, const Data *dat
   return STATUS_OK;
 }
 
-Status flow_import(Flow *flow, const Options *options, const Data *data) {
+Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
   ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, import_guarded(flow, options, data));
+  ARENA_RETURN(flow->arena, import_guarded(flow, options, data, open_size));
 }
 
 static Status split_guarded(const char *text, Arena *arena, const char *const **out) {
@@ -218,7 +239,7 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
   CompileOptions compile;
   PassRun run;
   TRY(check_options_fit_optimizer(options));
-  TRY(flow_import(flow, options, data));
+  TRY(flow_import(flow, options, data, 0));
   TRY(flow_compile_options(flow, options, &compile));
   TRY(flow_pass_run(options, flow->arena, &run));
   TRY(passes_run(flow->graph, pipeline_train, &compile, &run));

@@ -31,7 +31,8 @@ void flow_finish(Flow *flow);
 MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out);
 
 // Models: imports with what the options bind, and with the shapes of the first batch of `data` (may be NULL). Warnings go to stderr.
-MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data);
+// open_size: without data, dimensions of inputs that stay open take this size; 0: they are an error.
+MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size);
 
 // A model: flow_import, the training pipeline, make_plan. A plan: takes it as it is. The plan is in flow->plan.
 MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *data);

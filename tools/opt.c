@@ -63,16 +63,11 @@ static Status open_text(const char *path, Flow *flow) {
   return status_context(verify_graph(flow->graph), "%s", shown);
 }
 
-static Status read_plan(Flow *flow) {
-  ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, graph_read_onnx(flow->model, flow->arena, &flow->graph));
-}
-
 static Status open_graph(const Options *options, Flow *flow) {
   if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
   if (is_text(options->input)) return open_text(options->input, flow);
   TRY(flow_open(options, flow));
-  return flow->is_plan ? read_plan(flow) : flow_import(flow, options, NULL);
+  return flow->is_plan ? STATUS_OK : flow_import(flow, options, NULL, 0);
 }
 
 // ---- Passes -------------------------------------------------------------------------------------------------------------------

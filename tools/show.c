@@ -23,6 +23,8 @@ static Status show_plan(const Flow *flow, const Options *options) {
 
 // ---- A model ------------------------------------------------------------------------------------------------------------------
 
+enum { ASSUMED_SIZE = 8 };       // of dimensions that the model leaves open: showing needs some size
+
 typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
 
 static int compare_counts(const void *a, const void *b) {
@@ -160,6 +162,13 @@ static void show_initializers(const Graph *graph) {
   printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
 }
 
+static bool has_open_dims(const Flow *flow) {
+  for (size_t i = 0; i < flow->n_inputs; i++)
+    for (int d = 0; d < flow->inputs[i].rank; d++)
+      if (flow->inputs[i].dims[d] < 0) return true;
+  return false;
+}
+
 static void show_model_text(const Flow *flow, const StatusError *problem) {
   const Graph *graph = flow->graph;
   printf("inputs\n");
@@ -169,7 +178,7 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
     printf("  %-32s %s\n", flow->inputs[i].name, shape);
   }
   if (graph) {
-    printf("outputs\n");
+    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim says)\n" : "outputs\n", ASSUMED_SIZE);
     for (size_t i = 0; i < graph->n_outputs; i++) {
       char type[160];
       printf("  %-32s %s\n", graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
@@ -190,9 +199,9 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
   }
 }
 
-// Types of everything, as far as the model allows; where symbols stay open the importer says which --dim would bind them.
+// Types of everything, as far as the model allows.
 static Status understand(Flow *flow, const Options *options) {
-  TRY(flow_import(flow, options, NULL));
+  TRY(flow_import(flow, options, NULL, ASSUMED_SIZE));
   CompileOptions compile = compile_options_default();
   PassRun run;
   TRY(flow_pass_run(options, flow->arena, &run));
