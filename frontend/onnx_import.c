@@ -197,7 +197,7 @@ static void bind_symbol(Import *import, const char *name, int64_t size, const ch
   if (!s) {
     Symbol fresh = {.name = name, .size = size, .by = by};
     ARENA_PUSH(import->arena, import->symbols, import->n_symbols, import->symbols_capacity, fresh);
-  } else if (s->size != size && !s->given) {
+  } else if (s->size != size) {
     import_problem(import, STATUS_USAGE, NULL, "dimension '%s' is %" PRId64 " by %s and %" PRId64 " by %s", name, s->size, s->by, size, by);
   }
 }
@@ -264,6 +264,26 @@ static void bind_input(Import *import, const ModelInput *in) {
   graph_add_input(import->graph, v);
 }
 
+// --batch binds the open first axes; where there is none, it must be what the model says.
+static void bind_batch(Import *import, const ModelInput *inputs, size_t n) {
+  const ModelInput *other = NULL;
+  bool bound = false;
+  for (size_t i = 0; i < n; i++) {
+    if (inputs[i].rank < 1) continue;
+    if (inputs[i].dims[0] >= 0) {
+      if (inputs[i].dims[0] == import->options->batch) bound = true;
+      else other = &inputs[i];
+      continue;
+    }
+    const char *symbol = inputs[i].symbols[0] ? inputs[i].symbols[0] : arena_printf(import->arena, "%s.0", inputs[i].name);
+    bind_symbol(import, symbol, import->options->batch, "--batch");
+    bound = true;
+  }
+  if (!bound && other)
+    import_problem(import, STATUS_USAGE, NULL, "--batch %" PRId64 ": the model fixes the first axis: input '%s' has %" PRId64 " samples; export it with a "
+                   "dynamic batch axis, or leave --batch out", import->options->batch, other->name, other->dims[0]);
+}
+
 static void import_inputs(Import *import) {
   const ImportOptions *options = import->options;
   const Onnx__ValueInfoProto **infos;
@@ -274,8 +294,11 @@ static void import_inputs(Import *import) {
     ARENA_PUSH(import->arena, import->symbols, import->n_symbols, import->symbols_capacity, s);
   }
   for (size_t i = 0; i < n_infos; i++) {
-    if (import_absorb(import, describe_input(infos[i], &inputs[n]), NULL)) continue;
-    const char *name = inputs[n].name;
+    const char *name = text_or_empty(infos[i]->name);
+    if (import_absorb(import, describe_input(infos[i], &inputs[n]), NULL)) {
+      if (*name && !graph_find_value(import->graph, name)) graph_add_value(import->graph, name);    // its users need not complain
+      continue;
+    }
     if (!*name) import_problem(import, STATUS_MALFORMED, NULL, "graph input %zu has no name", i);
     else n++;
   }
@@ -283,11 +306,7 @@ static void import_inputs(Import *import) {
     const Type *shape = given_shape(options, inputs[i].name);
     if (shape) bind_from_shape(import, &inputs[i], shape);
   }
-  for (size_t i = 0; i < n && options->batch > 0; i++)
-    if (inputs[i].rank > 0 && inputs[i].dims[0] < 0) {
-      const char *symbol = inputs[i].symbols[0] ? inputs[i].symbols[0] : arena_printf(import->arena, "%s.0", inputs[i].name);
-      if (!find_symbol(import, symbol)) bind_symbol(import, symbol, options->batch, "--batch");
-    }
+  if (options->batch > 0) bind_batch(import, inputs, n);
   for (size_t i = 0; i < n; i++) {
     if (graph_find_value(import->graph, inputs[i].name)) import_problem(import, STATUS_MALFORMED, NULL, "graph input '%s' is there twice", inputs[i].name);
     else bind_input(import, &inputs[i]);

@@ -36,11 +36,11 @@ typedef struct InputShape { const char *name; Type type; } InputShape;          
 typedef struct Tie { const char *kept, *tied; } Tie;                             // --tie A=B: B becomes A
 
 typedef struct ImportOptions {
-  const DimBinding *dims;       // bind symbols by name; they win over everything else
+  const DimBinding *dims;       // bind symbols by name; data or batch that say otherwise are an error
   size_t n_dims;
   const InputShape *shapes;     // bind what is still open, and must agree with what is not
   size_t n_shapes;
-  int64_t batch;                // binds the symbol on the first axis of inputs that is still open; 0: none
+  int64_t batch;                // binds the symbols on the first axes of inputs; an error where it contradicts the model; 0: none
   const char *params;           // comma-separated patterns (fnmatch): exactly these are trained; NULL: by rule
   const char *freeze;           // patterns: these are not trained
   const Tie *ties;

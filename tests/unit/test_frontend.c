@@ -178,10 +178,15 @@ static void test_symbols(void **state) {
   sample_init(&s);
   expect(&s, NULL, STATUS_USAGE, "--dim batch=INT or --batch");
   const DimBinding dims[] = {{"batch", 7}};
-  expect(&s, &(ImportOptions){.dims = dims, .n_dims = 1, .batch = 5}, STATUS_OK, "");
+  expect(&s, &(ImportOptions){.dims = dims, .n_dims = 1}, STATUS_OK, "");
+  expect(&s, &(ImportOptions){.dims = dims, .n_dims = 1, .batch = 5}, STATUS_USAGE, "dimension 'batch' is 7 by --dim and 5 by --batch");
   const InputShape fits[] = {{"x", {DTYPE_F32, 2, {9, 3}}}}, differs[] = {{"x", {DTYPE_F32, 2, {9, 4}}}};
   expect(&s, &(ImportOptions){.shapes = fits, .n_shapes = 1}, STATUS_OK, "");
   expect(&s, &(ImportOptions){.shapes = differs, .n_shapes = 1}, STATUS_USAGE, "does not fit");
+  s.dims[0].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+  s.dims[0].dim_value = 8;
+  expect(&s, &(ImportOptions){.batch = 8}, STATUS_OK, "");
+  expect(&s, &(ImportOptions){.batch = 5}, STATUS_USAGE, "the model fixes the first axis");
   free(s.bytes);
 }
 
