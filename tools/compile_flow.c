@@ -248,27 +248,8 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
 
 // What a plan has fixed cannot be asked for again with another value; asking is an error rather than ignored.
 static Status check_plan_options(const Options *options) {
-  const char *fixed = options->given.ranks           ? "--ranks"
-                      : options->given.zero          ? "--zero"
-                      : options->given.micro_batches ? "--micro-batches"
-                      : options->given.reduce        ? "--reduce"
-                      : options->given.optimizer     ? "--optimizer"
-                      : options->given.lr            ? "--lr"
-                      : options->given.momentum      ? "--momentum"
-                      : options->given.betas         ? "--betas"
-                      : options->given.eps           ? "--eps"
-                      : options->given.weight_decay  ? "--weight-decay"
-                      : options->given.clip_norm     ? "--clip-norm"
-                      : options->given.bucket_bytes  ? "--bucket-bytes"
-                      : options->given.precision     ? "--precision"
-                      : options->given.isa           ? "--isa"
-                      : options->given.loss          ? "--loss"
-                      : options->given.params        ? "--params"
-                      : options->given.freeze        ? "--freeze"
-                      : options->given.dim           ? "--dim"
-                      : options->given.batch         ? "--batch"
-                                                     : NULL;
-  if (fixed) FAIL(USAGE, NULL, "%s is fixed in a plan; give it to 'tessera compile', or run the model", fixed);
+  const char *fixed = options_first_given(options, FIXED);
+  if (fixed) FAIL(USAGE, NULL, "--%s is fixed in a plan; give it to 'tessera compile', or run the model", fixed);
   return STATUS_OK;
 }
 

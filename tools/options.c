@@ -233,6 +233,12 @@ Status options_parse(int argc, char **argv, int first, unsigned command, Options
   return STATUS_OK;
 }
 
+const char *options_first_given(const Options *options, unsigned bits) {
+  for (int i = 0; i < N_ROWS; i++)
+    if ((rows[i].commands & bits) && *(const bool *)((const char *)options + rows[i].given_offset)) return rows[i].name;
+  return NULL;
+}
+
 void options_finish(Options *options) {
   for (int i = 0; i < N_ROWS; i++) {
     void *field = (char *)options + rows[i].offset;

@@ -11,6 +11,7 @@
 #include "../ir/status.h"
 
 enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32 };   // bits of the commands column
+enum { FIXED = 1 << 16 };        // further bit: what a plan has decided already
 
 typedef struct TextList { const char **items; int n; } TextList;
 typedef struct RealList { double *items; int n; } RealList;
@@ -46,6 +47,9 @@ void options_finish(Options *options);
 // --help of a command: usage line, one sentence, its options, the exit codes (status.def).
 void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence);
 void options_print_exit_codes(FILE *to);
+
+// The first option on the command line whose commands column has one of `bits`, "name" without dashes; NULL: none.
+const char *options_first_given(const Options *options, unsigned bits);
 
 // The nearest of `n` names by edit distance, or NULL when none is close enough to be what was meant.
 const char *options_nearest(const char *word, const char *const *names, int n);
