@@ -241,6 +241,9 @@ static Status start_threads(Executor *e) {
 static Status create_memory(Executor *e) {
   int64_t rank_bytes = arena_planned_bytes(e->graph, SCOPE_RANK), process_bytes = arena_planned_bytes(e->graph, SCOPE_PROCESS);
   e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
+  if (e->memory.arena_planned_bytes > memory_available_bytes())
+    FAIL(RESOURCE, NULL, "the plan needs %.1f MiB and %.1f MiB of memory are available; a higher --zero stage or smaller micro-batches need less",
+         (double)e->memory.arena_planned_bytes / (1 << 20), (double)memory_available_bytes() / (1 << 20));
   process_peak_reset();
   e->memory.rss_before_arena_bytes = process_resident_bytes();
   TRY(arena_memory_create(process_bytes, &e->process_memory));

@@ -123,6 +123,44 @@ static void same_bits_and_predicted_memory(void **state) {
     }
 }
 
+static Status slow_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
+  Bench *b = self;
+  usleep((useconds_t)(batch * 7919 % 13 * 300));
+  return b->feed.fill(b->feed.self, batch, out, n_inputs);
+}
+
+// Ranks that are late in turn change no bit: what they wait for is what the guards and barriers say.
+static void delays_change_nothing(void **state) {
+  char want[33], got[33];
+  for (int zero = 0; zero < 4; zero++) {
+    Bench b;
+    compile(&b, options_of(4, zero, 8));
+    open_data(&b);
+    DataFeed feed = {slow_feed, &b};
+    ExecutorOptions run = quick();
+    ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
+    ok(executor_run(b.executor, 4, on_step, &b));
+    ok(executor_params_hash(b.executor, zero ? got : want));
+    if (zero) assert_string_equal(got, want);
+    finish(&b);
+  }
+}
+
+static void huge_plan(Graph *g) { g->buffers[g->n_buffers - 1].bytes = INT64_C(1) << 50; }
+
+static void plans_beyond_memory_are_refused(void **state) {
+  Bench b;
+  compile(&b, options_of(2, 0, 2));
+  open_data(&b);
+  huge_plan(b.program);
+  ExecutorOptions run = quick();
+  Status s = executor_create(&b.plan, &b.imported.weights, &b.feed, &run, &b.executor);
+  assert_int_equal(status_code(s), STATUS_RESOURCE);
+  assert_non_null(strstr(s->what, "of memory are available"));
+  status_free(s);
+  finish(&b);
+}
+
 static void reads(void **state) {
   float grads[2][2048], params[2][2048], moments[2][2048];
   const char *name = NULL;
@@ -427,7 +465,8 @@ static void spoilt_checkpoints_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
+      cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(delays_change_nothing),
+      cmocka_unit_test(plans_beyond_memory_are_refused), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
       cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(a_hanging_rank_is_left_behind),
       cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
       cmocka_unit_test(resumed_runs_give_the_same_bits), cmocka_unit_test(spoilt_checkpoints_are_refused)};
