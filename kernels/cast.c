@@ -30,12 +30,14 @@ static bool cast_alias(const Node *node, int output, int input, Alias *out) {
 
 // Between floats: rounded once. Float to integer: towards zero, saturating, NaN is 0 (ONNX leaves these open). Integer to narrower integer: wraps.
 // Integer to f32: rounded once. To bool: unequal zero.
+static bool cast_common(const KernelContext *c);
+
 static Status cast_ref(const KernelContext *c) {
   Dtype from = c->in[0].type->dtype, to = c->out[0].type->dtype;
   const void *x = c->in[0].data;
   void *y = c->out[0].data;
   int64_t n = out_elems(c, 0);
-  if (x == y && from == to) return STATUS_OK;
+  if ((x == y && from == to) || cast_common(c)) return STATUS_OK;
   if (to == DTYPE_F32 && (from == DTYPE_I64 || from == DTYPE_U64)) {
     for (int64_t i = 0; i < n; i++) {
       int64_t v = element_read_int(x, from, i);
@@ -58,6 +60,28 @@ static Status cast_ref(const KernelContext *c) {
     elements_convert(y, to, x, from, n);
   }
   return STATUS_OK;
+}
+
+// Pairs that C's own conversion does exactly as said above, without a call per element. False: another pair.
+static bool cast_common(const KernelContext *c) {
+  int64_t n = out_elems(c, 0);
+#define PAIR(from_id, From, to_id, To)                                                          \
+  if (c->in[0].type->dtype == DTYPE_##from_id && c->out[0].type->dtype == DTYPE_##to_id) {      \
+    const From *x = c->in[0].data;                                                              \
+    To *y = c->out[0].data;                                                                     \
+    for (int64_t i = 0; i < n; i++) y[i] = (To)x[i];                                            \
+    return true;                                                                                \
+  }
+#define PAIRS_TO(to_id, To) \
+  PAIR(F32, float, to_id, To) PAIR(F64, double, to_id, To) PAIR(I64, int64_t, to_id, To) PAIR(I32, int32_t, to_id, To) PAIR(BOOL, bool, to_id, To)
+  PAIRS_TO(F32, float)
+  PAIRS_TO(F64, double)
+  PAIR(I64, int64_t, BOOL, bool)
+  PAIR(I32, int32_t, I64, int64_t)
+  PAIR(BOOL, bool, I64, int64_t)
+#undef PAIRS_TO
+#undef PAIR
+  return false;
 }
 
 static Status cast_grad(Grad *g) {

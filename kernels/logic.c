@@ -44,6 +44,32 @@ static bool greater_u(int64_t a, int64_t b) { return (uint64_t)a > (uint64_t)b; 
 static bool and_i(int64_t a, int64_t b) { return a && b; }
 static bool or_i(int64_t a, int64_t b) { return a || b; }
 
+// The element types that models compare, without a call per element. Comparing in the type itself is comparing in double.
+#define TESTS(T, name, operator)                                                                                          \
+  static void name##_##T(bool *out, const T *a, const T *b, int64_t n, int64_t a_step, int64_t b_step) {                 \
+    if (a_step && b_step) for (int64_t i = 0; i < n; i++) out[i] = a[i] operator b[i];                                   \
+    else if (a_step) for (int64_t i = 0; i < n; i++) out[i] = a[i] operator *b;                                          \
+    else for (int64_t i = 0; i < n; i++) out[i] = *a operator b[i * b_step];                                             \
+  }
+#define TESTS_OF(T) TESTS(T, equal, ==) TESTS(T, less, <) TESTS(T, greater, >)
+TESTS_OF(float)
+TESTS_OF(int64_t)
+TESTS_OF(int32_t)
+
+#define TEST_RUN(T, name)                                                                                                  \
+  for (bool more = broadcast_begin(&b, c->out[0].type, 2, c->in); more; more = broadcast_next(&b))                         \
+    name##_##T((bool *)c->out[0].data + b.at_out, (const T *)c->in[0].data + b.at[0], (const T *)c->in[1].data + b.at[1], b.run, b.step[0], b.step[1])
+#define COMPARE(name)                                                                                                      \
+  do {                                                                                                                     \
+    Broadcast b;                                                                                                           \
+    switch (c->in[0].type->dtype) {                                                                                        \
+    case DTYPE_F32: TEST_RUN(float, name); return STATUS_OK;                                                               \
+    case DTYPE_I64: TEST_RUN(int64_t, name); return STATUS_OK;                                                             \
+    case DTYPE_I32: TEST_RUN(int32_t, name); return STATUS_OK;                                                             \
+    default: break;                                                                                                        \
+    }                                                                                                                      \
+  } while (0)
+
 static Status test_each(const KernelContext *c, FloatTest f, IntTest i_test, IntTest u_test) {
   bool *out = c->out[0].data;
   Dtype dtype = c->in[0].type->dtype;
@@ -58,9 +84,18 @@ static Status test_each(const KernelContext *c, FloatTest f, IntTest i_test, Int
   return STATUS_OK;
 }
 
-static Status equal_run(const KernelContext *c) { return test_each(c, equal_f, equal_i, equal_i); }
-static Status less_run(const KernelContext *c) { return test_each(c, less_f, less_i, less_u); }
-static Status greater_run(const KernelContext *c) { return test_each(c, greater_f, greater_i, greater_u); }
+static Status equal_run(const KernelContext *c) {
+  COMPARE(equal);
+  return test_each(c, equal_f, equal_i, equal_i);
+}
+static Status less_run(const KernelContext *c) {
+  COMPARE(less);
+  return test_each(c, less_f, less_i, less_u);
+}
+static Status greater_run(const KernelContext *c) {
+  COMPARE(greater);
+  return test_each(c, greater_f, greater_i, greater_u);
+}
 static Status and_run(const KernelContext *c) { return test_each(c, NULL, and_i, and_i); }
 static Status or_run(const KernelContext *c) { return test_each(c, NULL, or_i, or_i); }
 
@@ -95,7 +130,10 @@ static Status where_infer(Node *node, Arena *arena) {
 // Selects by element size: bits pass unchanged.
 #define SELECT(T)                                                                                                                  \
   static void select_##T(T *out, const unsigned char *test, const T *a, const T *b, int64_t n, int64_t ts, int64_t as, int64_t bs) { \
-    for (int64_t i = 0; i < n; i++) out[i] = test[i * ts] ? a[i * as] : b[i * bs];                                                 \
+    if (ts && as && bs) for (int64_t i = 0; i < n; i++) out[i] = test[i] ? a[i] : b[i];                                            \
+    else if (ts && as) { T y = *b; for (int64_t i = 0; i < n; i++) out[i] = test[i] ? a[i] : y; }                                  \
+    else if (ts && bs) { T y = *a; for (int64_t i = 0; i < n; i++) out[i] = test[i] ? y : b[i]; }                                  \
+    else for (int64_t i = 0; i < n; i++) out[i] = test[i * ts] ? a[i * as] : b[i * bs];                                            \
   }
 SELECT(uint8_t)
 SELECT(uint16_t)

@@ -160,18 +160,38 @@ static double loop_sum(const float *a, int64_t n) { LANES_SUM((double)a[i]); }
 static double loop_sum_squares(const float *a, float scale, int64_t n) { LANES_SUM((double)(a[i] * scale) * (double)(a[i] * scale)); }
 static double loop_dot(const float *a, const float *b, int64_t n) { LANES_SUM((double)a[i] * (double)b[i]); }
 
-static inline float max_of(float m, float x) { return x > m || x != x ? x : m; }   // a NaN once met stays
+// The greatest does not depend on the order, so lanes are as wide as the registers; a zero is +0, for its sign would.
+#if defined __AVX512F__
+enum { WIDTH = 16 };
+#elif defined __AVX2__
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+typedef float FloatLanes __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t IntLanes __attribute__((vector_size(4 * WIDTH)));
 
+// x > m ? x : m in each lane. NaNs are noted aside, since the comparison loses them.
 static float loop_max(const float *a, int64_t n) {
-  float lane[LANES];
-  for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
-  int64_t whole = n / LANES * LANES;
-  for (int64_t i0 = 0; i0 < whole; i0 += LANES)
-    for (int l = 0; l < LANES; l++) lane[l] = max_of(lane[l], a[i0 + l]);
-  for (int64_t i = whole; i < n; i++) lane[i - whole] = max_of(lane[i - whole], a[i]);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int l = 0; l < width; l++) lane[l] = max_of(lane[l], lane[l + width]);
-  return lane[0];
+  float tail[WIDTH], best = -INFINITY;
+  FloatLanes m, x;
+  IntLanes nan = {0};
+  int32_t nans = 0;
+  for (int l = 0; l < WIDTH; l++) {
+    m[l] = -INFINITY;
+    tail[l] = l < n % WIDTH ? a[n - n % WIDTH + l] : -INFINITY;
+  }
+  for (int64_t i = 0; i < n; i += WIDTH) {
+    memcpy(&x, i + WIDTH <= n ? a + i : tail, sizeof x);
+    IntLanes greater = x > m;
+    nan |= x != x;
+    m = (FloatLanes)(((IntLanes)x & greater) | ((IntLanes)m & ~greater));
+  }
+  for (int l = 0; l < WIDTH; l++) {
+    best = m[l] > best ? m[l] : best;
+    nans |= nan[l];
+  }
+  return nans ? NAN : best + 0.0f;
 }
 
 // torch.optim.Adam and AdamW (single-tensor form): scalars are derived in double and rounded once, elements are f32.

@@ -167,6 +167,14 @@ static void sum_columns(const Reduction *r, const float *x, float *y, double div
   }
 }
 
+static void max_columns(const Reduction *r, const float *x, float *y) {
+  for (int64_t j = 0; j < r->inner; j++) y[j] = -INFINITY;
+  for (int64_t k = 0; k < r->reduced; k++) {
+    const float *row = x + reduced_offset(r, k);
+    for (int64_t j = 0; j < r->inner; j++) y[j] = row[j] > y[j] || row[j] != row[j] ? row[j] : y[j];   // a NaN once met stays
+  }
+}
+
 static Status sum_cpu(const KernelContext *c, ReduceKind kind) {
   if (c->in[0].type->dtype != DTYPE_F32) return reduce_ref(c, kind);
   Reduction r;
@@ -191,9 +199,12 @@ static Status max_cpu(const KernelContext *c) {
   if (c->in[0].type->dtype != DTYPE_F32) return reduce_ref(c, REDUCE_MAX);
   Reduction r;
   TRY(reduction_begin(c, &r));
-  if (r.inner_kept) return reduce_ref(c, REDUCE_MAX);
   for (int64_t k = 0; k < r.kept; k++) {
     const float *from = (const float *)c->in[0].data + kept_offset(&r, k);
+    if (r.inner_kept) {
+      max_columns(&r, from, (float *)c->out[0].data + k * r.inner);
+      continue;
+    }
     float m = -INFINITY;
     for (int64_t i = 0; i < r.reduced; i++) m = (float)max_f(m, c->loops->max(from + reduced_offset(&r, i), r.inner));
     ((float *)c->out[0].data)[k] = m;

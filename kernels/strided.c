@@ -48,19 +48,30 @@ static void move_axis_to(Walk *w, int axis, int place) {
   w->from[place] = f;
 }
 
-enum { TILE = 32 };
+enum { TILE = 16 };
 
-// A plane of rows x columns; typed by element size. Loads and stores go through memcpy, since constants may lie unaligned.
+// A plane of rows x columns: the source runs along rows (step 1). Tiles pass through a local square, its lines one element apart from a
+// power of two: whole cache lines are read, then written, and bad strides cost few conflicts. Tiles follow the source's lines. Loads and
+// stores go through memcpy, since constants may lie unaligned.
 #define PLANE(T)                                                                                                     \
-  static void plane_##T(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_row, int64_t to_column,     \
-                        int64_t from_row, int64_t from_column) {                                                    \
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                     \
-      for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                              \
-        int64_t r1 = r0 + TILE < rows ? r0 + TILE : rows, c1 = c0 + TILE < columns ? c0 + TILE : columns;           \
-        for (int64_t r = r0; r < r1; r++)                                                                           \
-          for (int64_t c = c0; c < c1; c++)                                                                         \
-            memcpy((char *)to + (r * to_row + c * to_column) * (int64_t)sizeof(T),                                  \
-                   (const char *)from + (r * from_row + c * from_column) * (int64_t)sizeof(T), sizeof(T));          \
+  static void plane_##T(char *to, const char *from, int64_t rows, int64_t columns, int64_t to_row, int64_t to_column, \
+                        int64_t from_column) {                                                                      \
+    const int64_t bytes = sizeof(T);                                                                                \
+    T tile[TILE][TILE + 1];                                                                                         \
+    for (int64_t c0 = 0; c0 < columns; c0 += TILE)                                                                  \
+      for (int64_t r0 = 0; r0 < rows; r0 += TILE) {                                                                 \
+        int64_t r1 = r0 + TILE < rows ? TILE : rows - r0, c1 = c0 + TILE < columns ? TILE : columns - c0;           \
+        for (int64_t c = 0; c < c1; c++) memcpy(tile[c], from + (r0 + (c0 + c) * from_column) * bytes, (size_t)(r1 * bytes)); \
+        if (c1 == TILE && to_column == 1) {                                                                         \
+          for (int64_t r = 0; r < r1; r++) {                                                                        \
+            T line[TILE];                                                                                           \
+            for (int c = 0; c < TILE; c++) line[c] = tile[c][r];                                                    \
+            memcpy(to + ((r0 + r) * to_row + c0) * bytes, line, sizeof line);                                       \
+          }                                                                                                         \
+          continue;                                                                                                 \
+        }                                                                                                           \
+        for (int64_t r = 0; r < r1; r++)                                                                            \
+          for (int64_t c = 0; c < c1; c++) memcpy(to + ((r0 + r) * to_row + (c0 + c) * to_column) * bytes, &tile[c][r], sizeof(T)); \
       }                                                                                                             \
   }                                                                                                                 \
   static void row_##T(T *to, const T *from, int64_t n, int64_t to_step, int64_t from_step) {                        \
@@ -96,10 +107,10 @@ static void copy_row(const Walk *w, void *to, const void *from) {
 static void copy_plane(const Walk *w, void *to, const void *from) {
   int r = w->rank - 2, c = w->rank - 1;
   switch (w->element_bytes) {
-  case 1: plane_uint8_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[r], w->from[c]); break;
-  case 2: plane_uint16_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[r], w->from[c]); break;
-  case 4: plane_uint32_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[r], w->from[c]); break;
-  default: plane_uint64_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[r], w->from[c]); break;
+  case 1: plane_uint8_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[c]); break;
+  case 2: plane_uint16_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[c]); break;
+  case 4: plane_uint32_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[c]); break;
+  default: plane_uint64_t(to, from, w->dims[r], w->dims[c], w->to[r], w->to[c], w->from[c]); break;
   }
 }
 
