@@ -1,8 +1,8 @@
 // Dropout. Its gradient is Dropout again: the mask is a function of the source node and the clock, so the backward node draws the same
 // bits and no mask is kept.
 //
-// Random numbers: Philox 4x32-10 (Salmon et al., SC'11). Key = run seed mixed with the origin's name and attribute `seed`; counter = (element / 4,
-// step, global micro-batch). Hence an element's bit depends neither on ranks, nor on the micro-batches per rank, nor on where the node runs.
+// Random numbers: Loops.random. Key = run seed mixed with the origin's name and attribute `seed`; counter = (element, step, global micro-batch).
+// Hence an element's bit depends neither on ranks, nor on the micro-batches per rank, nor on where the node runs.
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -54,28 +54,18 @@ static uint64_t node_key(const KernelContext *c) {
   return mix(hash ^ mix((c->clock ? c->clock->seed : 0) + UINT64_C(0x9e3779b97f4a7c15)) ^ mix(own == ATTR_ABSENT ? 0 : (uint64_t)own + 1));
 }
 
-static void philox(uint64_t key, uint64_t a, uint64_t b, uint32_t out[4]) {
-  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-  uint32_t x[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
-  for (int round = 0; round < 10; round++) {
-    uint64_t p = (uint64_t)x[0] * 0xd2511f53u, q = (uint64_t)x[2] * 0xcd9e8d57u;
-    uint32_t y0 = (uint32_t)(q >> 32) ^ x[1] ^ k0, y2 = (uint32_t)(p >> 32) ^ x[3] ^ k1;
-    x[1] = (uint32_t)q;
-    x[3] = (uint32_t)p;
-    x[0] = y0;
-    x[2] = y2;
-    k0 += 0x9e3779b9u;
-    k1 += 0xbb67ae85u;
-  }
-  memcpy(out, x, sizeof x);
-}
-
 static bool trains(const KernelContext *c) { return has_input(c, 2) && in_i(c, 2, 0); }
 
 static void pass_all(const KernelContext *c) {
   int64_t bytes = type_bytes(c->in[0].type);
   if (has_output(c, 0) && bytes && c->out[0].data != c->in[0].data) memcpy(c->out[0].data, c->in[0].data, (size_t)bytes);
   if (has_output(c, 1) && bytes) memset(c->out[1].data, 1, (size_t)out_elems(c, 1));
+}
+
+static void drop_f32(float *y, const float *x, const uint32_t *random, int64_t n, uint32_t threshold, float scale) {
+  float scaled[LOOPS_RANDOM_WORDS];   // computed for all, then selected: two loops of vector code
+  for (int64_t i = 0; i < n; i++) scaled[i] = x[i] * scale;
+  for (int64_t i = 0; i < n; i++) y[i] = random[i] >= threshold ? scaled[i] : 0;
 }
 
 static Status dropout_run(const KernelContext *c, bool fast) {
@@ -89,19 +79,15 @@ static Status dropout_run(const KernelContext *c, bool fast) {
   uint64_t when = c->clock ? (uint64_t)c->clock->step << 32 ^ (uint64_t)c->clock->global_micro : 0;
   uint32_t threshold = (uint32_t)fmin(ratio * 0x1p32, 0xffffffffu);   // dropped below it
   double scale = 1 / (1 - ratio);
-  float scale_f = (float)scale;
-  const float *x = c->in[0].data;
-  float *y = has_output(c, 0) ? c->out[0].data : NULL;
-  unsigned char *mask = has_output(c, 1) ? c->out[1].data : NULL;
-  for (int64_t i0 = 0, n = in_elems(c, 0); i0 < n; i0 += 4) {
-    uint32_t random[4];
-    philox(key, (uint64_t)i0 / 4, when, random);
-    for (int64_t i = i0; i < i0 + 4 && i < n; i++) {
-      bool kept = random[i - i0] >= threshold;
-      if (mask) mask[i] = kept;
-      if (y && fast) y[i] = kept ? x[i] * scale_f : 0;
-      else if (y) out_f(c, 0, i, kept ? in_f(c, 0, i) * scale : 0);
-    }
+  uint32_t random[LOOPS_RANDOM_WORDS];
+  for (int64_t i = 0, n = in_elems(c, 0); i < n; i += LOOPS_RANDOM_WORDS) {
+    int64_t count = n - i < LOOPS_RANDOM_WORDS ? n - i : LOOPS_RANDOM_WORDS;
+    c->loops->random(random, key, when, (uint64_t)i / LOOPS_RANDOM_WORDS);
+    if (has_output(c, 0) && fast) drop_f32((float *)c->out[0].data + i, (const float *)c->in[0].data + i, random, count, threshold, (float)scale);
+    else if (has_output(c, 0))
+      for (int64_t k = 0; k < count; k++) out_f(c, 0, i + k, random[k] >= threshold ? in_f(c, 0, i + k) * scale : 0);
+    if (has_output(c, 1))
+      for (int64_t k = 0; k < count; k++) ((bool *)c->out[1].data)[i + k] = random[k] >= threshold;
   }
   return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 // tanh 1.4, erf 1.1, sigmoid 2.6. The polynomials are our own minimax fits (Lawson iteration); errors of the fits stand beside them.
 #include "loops.h"
 
+#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -194,6 +195,49 @@ static float loop_max(const float *a, int64_t n) {
   return nans ? NAN : best + 0.0f;
 }
 
+// 32-bit words in 64-bit lanes, since products have 64 bits. MUL multiplies the low halves: what stands in the high ones is never read.
+enum { WIDE = WIDTH / 2 };
+typedef uint64_t WideLanes __attribute__((vector_size(8 * WIDE)));
+#if defined __AVX512F__
+#define MUL(a, b) (WideLanes)_mm512_mul_epu32((__m512i)(a), (__m512i)(b))
+#elif defined __AVX2__
+#define MUL(a, b) (WideLanes)_mm256_mul_epu32((__m256i)(a), (__m256i)(b))
+#else
+#define MUL(a, b) (WideLanes)_mm_mul_epu32((__m128i)(a), (__m128i)(b))
+#endif
+
+static void loop_random(uint32_t out[LOOPS_RANDOM_WORDS], uint64_t key, uint64_t when, uint64_t block) {
+  const WideLanes zero = {0}, m0 = zero + 0xd2511f53u, m1 = zero + 0xcd9e8d57u;
+  uint64_t counter = LANES * block;
+  enum { PARTS = LANES / WIDE };
+  WideLanes x0[PARTS], x1[PARTS], x2[PARTS], x3[PARTS], k0 = zero + (uint32_t)key, k1 = zero + (key >> 32);
+  for (int i = 0; i < PARTS; i++) {
+    for (int l = 0; l < WIDE; l++) x0[i][l] = counter + (uint64_t)(i * WIDE + l);   // a multiple of LANES: no carry out of the low word
+    x1[i] = zero + (counter >> 32);
+    x2[i] = zero + (uint32_t)when;
+    x3[i] = zero + (when >> 32);
+  }
+  for (int round = 0; round < 10; round++) {
+    for (int i = 0; i < PARTS; i++) {
+      WideLanes p = MUL(x0[i], m0), q = MUL(x2[i], m1);
+      x0[i] = q >> 32 ^ x1[i] ^ k0;
+      x2[i] = p >> 32 ^ x3[i] ^ k1;
+      x1[i] = q;
+      x3[i] = p;
+    }
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  for (int i = 0; i < PARTS; i++)
+    for (int l = 0; l < WIDE; l++) {
+      int at = i * WIDE + l;
+      out[at] = (uint32_t)x0[i][l];
+      out[LANES + at] = (uint32_t)x1[i][l];
+      out[2 * LANES + at] = (uint32_t)x2[i][l];
+      out[3 * LANES + at] = (uint32_t)x3[i][l];
+    }
+}
+
 // torch.optim.Adam and AdamW (single-tensor form): scalars are derived in double and rounded once, elements are f32.
 static void loop_adam(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const AdamStep *step) {
   double correction1 = 1.0 - pow(step->beta1, (double)step->t), correction2 = 1.0 - pow(step->beta2, (double)step->t);
@@ -245,5 +289,5 @@ const Loops TABLE_OF(LOOPS_ISA) = {
   .add = loop_add, .sub = loop_sub, .mul = loop_mul, .div = loop_div, .add_s = loop_add_s, .mul_s = loop_mul_s, .axpy = loop_axpy,
   .exp = loop_exp, .log = loop_log, .tanh = loop_tanh, .erf = loop_erf, .sigmoid = loop_sigmoid, .sqrt = loop_sqrt,
   .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
-  .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .adam = loop_adam, .sgd = loop_sgd,
+  .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .random = loop_random, .adam = loop_adam, .sgd = loop_sgd,
 };

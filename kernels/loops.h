@@ -26,6 +26,8 @@ typedef struct AdamStep {
 } AdamStep;
 typedef struct SgdStep { double lr, momentum, dampening, weight_decay, scale; int64_t t; bool nesterov; } SgdStep;
 
+enum { LOOPS_RANDOM_WORDS = 64 };
+
 typedef struct Loops {
   void (*add)(float *out, const float *a, const float *b, int64_t n);
   void (*sub)(float *out, const float *a, const float *b, int64_t n);
@@ -47,6 +49,8 @@ typedef struct Loops {
   double (*sum)(const float *a, int64_t n);                            // f64, fixed order that depends on n only
   double (*sum_squares)(const float *a, float scale, int64_t n);       // of (f32)(a * scale), f64, fixed order
   double (*dot)(const float *a, const float *b, int64_t n);            // f64, fixed order
+  // 64 words of Philox 4x32-10 (Salmon et al., SC'11): word 16 w + l is word w of counter (16 block + l, when).
+  void (*random)(uint32_t out[LOOPS_RANDOM_WORDS], uint64_t key, uint64_t when, uint64_t block);
   void (*adam)(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const AdamStep *step);
   void (*sgd)(float *param, float *momentum, const float *grad, int64_t n, const SgdStep *step);   // momentum NULL: none
 } Loops;

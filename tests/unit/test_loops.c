@@ -266,6 +266,20 @@ static void test_sgd(void **state) {
     }
 }
 
+// Philox 4x32-10 with key 0 and counter 0 begins with these words (the generator's published test vector).
+static void test_random(void **state) {
+  static const uint32_t known[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  uint32_t first[LOOPS_RANDOM_WORDS], words[LOOPS_RANDOM_WORDS];
+  for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++) {
+    if (!isa_available(isa)) continue;
+    loops_for(isa)->random(words, 0, 0, 0);
+    for (int w = 0; w < 4; w++) assert_int_equal(words[16 * w], known[w]);
+    loops_for(isa)->random(words, UINT64_C(0x299f31d0a4093822), UINT64_C(0x0370734413198a2e), 12345678901234);
+    if (isa == ISA_SCALAR) memcpy(first, words, sizeof first);
+    else assert_memory_equal(words, first, sizeof first);
+  }
+}
+
 static void test_names(void **state) {
   for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++) {
     Isa back;
@@ -282,7 +296,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_pair_bits),
     cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
-    cmocka_unit_test(test_names),
+    cmocka_unit_test(test_random), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
