@@ -89,14 +89,23 @@ CASES = [
 ]
 
 
-def run(tessera, path, out):
-    p = subprocess.run(["bash", "-c", 'ulimit -v 4194304; exec "$@"', "-", tessera, "compile", path, "--ranks", "2", "--zero", "3", "-o", out],
-                       capture_output=True, text=True, errors="replace", timeout=10)
+LIMIT = "ulimit -v 4194304; "
+
+
+def can_be_limited(tessera):
+    """The sanitizers reserve terabytes of addresses: their programs run without the limit on memory."""
+    return subprocess.run(["bash", "-c", LIMIT + 'exec "$@"', "-", tessera, "--help"], capture_output=True).returncode == 0
+
+
+def run(tessera, path, out, limit):
+    p = subprocess.run(["bash", "-c", limit + 'exec "$@"', "-", tessera, "compile", path, "--ranks", "2", "--zero", "3", "-o", out],
+                       capture_output=True, text=True, errors="replace", timeout=10 if limit else 60)
     return p.returncode, p.stderr
 
 
 def main(tessera):
     passed = failed = 0
+    limit = LIMIT if can_be_limited(tessera) else ""
 
     def record(title, wrong):
         nonlocal passed, failed
@@ -110,7 +119,7 @@ def main(tessera):
         def attempt(content):
             with open(path, "wb") as f:
                 f.write(content)
-            return run(tessera, path, out)
+            return run(tessera, path, out, limit)
 
         for title, content, code, part in CASES:
             got, said = attempt(content)
@@ -129,7 +138,7 @@ def main(tessera):
                 record("mutation %d" % i, "exit %d: %s" % (got, said[-300:]))
         record("mutations", "")
     shared = ROOT.parent / "shared"
-    if (shared / "models" / "bad" / "index.json").exists():
+    if limit and (shared / "models" / "bad" / "index.json").exists():
         p = subprocess.run([sys.executable, str(shared / "tools" / "check_bad.py"), "--tessera", tessera, str(shared / "models" / "bad")],
                            capture_output=True, text=True)
         print(p.stdout.strip())
