@@ -162,12 +162,27 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
   return STATUS_OK;
 }
 
+// The graph before the pass that failed, and how to run it again. The pass's error is what the caller gets; failing to write only adds to it.
+static Status write_reproducer(const PassRun *run, const Pass *pass, const char *before, Status failure) {
+  FILE *file = fopen(run->reproducer, "w");
+  bool written = file && fprintf(file, "# tessera opt %s --passes=%s\n%s", run->reproducer, pass->name, before) > 0;
+  if (file && fclose(file)) written = false;
+  return status_context(failure, written ? "the graph before it is in %s" : "%s cannot be written", run->reproducer);
+}
+
+static Status run_reproducible(Graph *graph, const Pass *pass, const CompileOptions *options, const PassRun *run, Arena *arena) {
+  char *before;
+  TRY(text_guarded(graph, arena, &before));
+  Status s = run_pass(graph, pass, options, run, arena);
+  return s && status_code(s) != STATUS_USAGE ? write_reproducer(run, pass, before, s) : s;
+}
+
 static Status run_named(Graph *graph, const char *name, const CompileOptions *options, const PassRun *run) {
   const Pass *pass = pass_find(name);
   if (!pass) FAIL(USAGE, NULL, "no pass is named '%s'; tessera opt --list-passes lists them", name);
   Arena *arena = arena_create(0);
   if (!arena) FAIL(RESOURCE, NULL, "out of memory before pass %s", name);
-  Status s = run_pass(graph, pass, options, run, arena);
+  Status s = run->reproducer ? run_reproducible(graph, pass, options, run, arena) : run_pass(graph, pass, options, run, arena);
   arena_destroy(arena);
   return s;
 }

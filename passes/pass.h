@@ -54,6 +54,7 @@ typedef struct PassRun {
   bool print_diff;               // with print_after: lines that changed only
   const char *print_after;       // pass name, "all" or NULL: prints the text form to `log`
   const char *stop_after;        // NULL: run all
+  const char *reproducer;        // file: when a pass fails, the graph before it in text form, with the command; NULL: none
   FILE *log;
 } PassRun;
 

@@ -178,7 +178,7 @@ static Status split_guarded(const char *text, Arena *arena, const char *const **
 Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
   *out = (PassRun){
     .verify_each = options->verify_each, .time_passes = options->time_passes, .print_diff = options->print_ir_diff,
-    .print_after = options->print_ir_after, .stop_after = options->stop_after, .log = stderr,
+    .print_after = options->print_ir_after, .stop_after = options->stop_after, .reproducer = options->reproducer, .log = stderr,
   };
   return split_guarded(options->skip_passes, arena, &out->skip);
 }
