@@ -84,11 +84,9 @@ static Status check_members(const Node *node, const Type *whole, int64_t *at) {
 
 static Status fused_infer(Node *node, Arena *arena) {
   const FusedAttrs *a = node->attrs;
-  const Type *whole = &node->inputs[0]->type;
-  for (int i = 1; i < node->n_inputs; i++)
-    if (type_elems(&node->inputs[i]->type) > type_elems(whole) ||
-        (type_elems(&node->inputs[i]->type) == type_elems(whole) && node->inputs[i]->type.rank > whole->rank))
-      whole = &node->inputs[i]->type;
+  Type broadcast = node->inputs[0]->type;
+  const Type *whole = &broadcast;
+  for (int i = 1; i < node->n_inputs; i++) TRY(type_broadcast(&broadcast, &node->inputs[i]->type, node->name, &broadcast));
   if (a->operators.n < 1 || a->operators.n > FUSED_MEMBERS_MAX || node->n_inputs > FUSED_INPUTS_MAX)
     FAIL(MALFORMED, node->name, "FusedElementwise: 1 to %d operators over at most %d inputs", FUSED_MEMBERS_MAX, FUSED_INPUTS_MAX);
   int64_t row = 1, at = 0;

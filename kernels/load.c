@@ -1,5 +1,6 @@
-// Initial values: Load reads them from the weight source, a rank its own window; Zeros fills.
+// Initial values: Load reads them from the weight source, a rank its own window; Fill sets all elements to one.
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -109,28 +110,38 @@ const Op op_Load = {
     .name = "Load", .domain = "tessera", .min_inputs = 0, .max_inputs = 0, .min_outputs = 1, .max_outputs = 1, .flags = OP_RANDOM,
     .attrs = load_attrs, .attrs_bytes = sizeof(LoadAttrs), .infer = load_infer, .run_ref = load_ref};
 
-// ---- Zeros --------------------------------------------------------------------------------------------------------------------
+// ---- Fill ---------------------------------------------------------------------------------------------------------------------
 
-typedef struct ZerosAttrs { AttrInts dims; int64_t dtype; } ZerosAttrs;
-static const AttrSpec zeros_attrs[] = {
-    {"dims", ATTR_INTS, offsetof(ZerosAttrs, dims), .min = 0, .max = INT64_MAX, .help = "dimensions of the output"},
-    {"dtype", ATTR_INT, offsetof(ZerosAttrs, dtype), .required = true, .help = "element type of the output (TensorProto number)"},
+typedef struct FillAttrs { AttrInts dims; int64_t dtype; const char *value; } FillAttrs;
+static const AttrSpec fill_attrs[] = {
+    {"dims", ATTR_INTS, offsetof(FillAttrs, dims), .min = 0, .max = INT64_MAX, .help = "dimensions of the output"},
+    {"dtype", ATTR_INT, offsetof(FillAttrs, dtype), .required = true, .help = "element type of the output (TensorProto number)"},
+    {"value", ATTR_STRING, offsetof(FillAttrs, value), .default_string = "0", .help = "of every element, a decimal"},
     {0},
 };
 
-static Status zeros_infer(Node *node, Arena *arena) {
-  const ZerosAttrs *a = node->attrs;
+static Status fill_value(const Node *node, double *out) {
+  return kernel_parse_decimal(node, "value", ((const FillAttrs *)node->attrs)->value, -INFINITY, INFINITY, out);
+}
+
+static Status fill_infer(Node *node, Arena *arena) {
+  const FillAttrs *a = node->attrs;
   Type type;
+  double value;
+  TRY(fill_value(node, &value));
   TRY(dims_type(node, a->dtype, a->dims, &type));
   node->outputs[0]->type = type;
   return NULL;
 }
 
-static Status zeros_ref(const KernelContext *c) {
-  if (out_elems(c, 0)) memset(c->out[0].data, 0, (size_t)type_bytes(c->out[0].type));
+static Status fill_ref(const KernelContext *c) {
+  double value;
+  TRY(fill_value(c->node, &value));
+  if (value == 0 && out_elems(c, 0)) memset(c->out[0].data, 0, (size_t)type_bytes(c->out[0].type));
+  for (int64_t i = 0; value != 0 && i < out_elems(c, 0); i++) out_f(c, 0, i, value);
   return NULL;
 }
 
-const Op op_Zeros = {
-    .name = "Zeros", .domain = "tessera", .min_inputs = 0, .max_inputs = 0, .min_outputs = 1, .max_outputs = 1, .flags = OP_RANDOM,
-    .attrs = zeros_attrs, .attrs_bytes = sizeof(ZerosAttrs), .infer = zeros_infer, .run_ref = zeros_ref};
+const Op op_Fill = {
+    .name = "Fill", .domain = "tessera", .min_inputs = 0, .max_inputs = 0, .min_outputs = 1, .max_outputs = 1, .flags = OP_RANDOM,
+    .attrs = fill_attrs, .attrs_bytes = sizeof(FillAttrs), .infer = fill_infer, .run_ref = fill_ref};

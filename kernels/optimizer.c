@@ -3,13 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernel.h"
+#include "optimizer.h"
 #include "ops.h"
 
-enum { IN_PARAM, IN_GRAD, IN_SCALE, IN_LR, IN_T, IN_STATE };
-
-// Types of an optimizer row: param, grad and states alike; scale and lr double scalars, t an int64 scalar. Outputs: param', states'.
-static Status step_infer(Node *node) {
+Status step_infer(Node *node) {
   const Type *param = &node->inputs[IN_PARAM]->type;
   if (!dtype_is_float(param->dtype)) FAIL(MALFORMED, node->name, "parameter '%s' is %s", node->inputs[IN_PARAM]->name, dtype_name(param->dtype));
   for (int i = 0; i < node->n_inputs; i++) {
@@ -27,22 +24,20 @@ static Status step_infer(Node *node) {
   return NULL;
 }
 
-// param' lies over param, state i' over state i.
-static bool step_alias(const Node *node, int output, int input, Alias *out) {
+bool step_alias(const Node *node, int output, int input, Alias *out) {
   if (input != (output ? IN_STATE + output - 1 : IN_PARAM)) return false;
   *out = (Alias){.kind = ALIAS_UPDATE, .input = input};
   return true;
 }
 
-// Outside a plan outputs do not lie over their inputs: they start as copies, then all is in place.
-static void step_carry(const KernelContext *c) {
+void step_carry(const KernelContext *c) {
   for (int o = 0; o < c->n_out; o++) {
     int input = o ? IN_STATE + o - 1 : IN_PARAM;
     if (has_output(c, o) && c->out[o].data != c->in[input].data) memcpy(c->out[o].data, c->in[input].data, (size_t)type_bytes(c->out[o].type));
   }
 }
 
-static double scaled_grad(const KernelContext *c, int64_t e, double scale) {
+double step_grad(const KernelContext *c, int64_t e, double scale) {
   double g = in_f(c, IN_GRAD, e);
   return c->in[IN_GRAD].type->dtype == DTYPE_F64 ? g * scale : (double)((float)g * (float)scale);
 }
@@ -93,7 +88,7 @@ static Status sgd_ref(const KernelContext *c) {
   TRY(sgd_step(c, &s));
   step_carry(c);
   for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
-    double p = in_f(c, IN_PARAM, e), g = scaled_grad(c, e, s.scale) + s.weight_decay * p;
+    double p = in_f(c, IN_PARAM, e), g = step_grad(c, e, s.scale) + s.weight_decay * p;
     if (s.momentum != 0) {
       double buf = s.t == 1 ? g : s.momentum * in_f(c, IN_STATE, e) + (1 - s.dampening) * g;
       out_f(c, 1, e, buf);
@@ -165,7 +160,7 @@ static Status adam_ref(const KernelContext *c) {
   step_carry(c);
   double correction1 = 1 - pow(s.beta1, (double)s.t), correction2 = sqrt(1 - pow(s.beta2, (double)s.t));
   for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
-    double p = in_f(c, IN_PARAM, e), g = scaled_grad(c, e, s.scale);
+    double p = in_f(c, IN_PARAM, e), g = step_grad(c, e, s.scale);
     if (s.decoupled) p *= 1 - s.lr * s.weight_decay;
     else g += s.weight_decay * p;
     double m = in_f(c, IN_STATE, e), v = in_f(c, IN_STATE + 1, e);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../kernels/ops.h"
+#include "lower.h"
 #include "pass_list.h"
 
 // Shortest decimal that reads back as the same double.
@@ -26,17 +27,22 @@ static Value *control(Graph *graph, const char *name, Dtype dtype) {
   return v;
 }
 
-static Value *state(Graph *graph, Value *param, const char *state_name) {
-  Value *v = graph_add_value(graph, arena_printf(graph->arena, "%s.%s", param->name, state_name));
+static void name_value(Graph *graph, Value *v, const char *name) {
+  if (!graph_find_value(graph, name)) graph_rename_value(graph, v, name);
+}
+
+// A state of `param`, set to `initial` at start; `state_name` as torch.optim and checkpoints call it.
+static Value *state(Emit *e, Value *param, const char *state_name, double initial) {
+  Emit init = {.graph = e->graph, .phase = PHASE_INIT, .cause = e->cause};
+  Value *v = emit(&init, &op_Fill, NULL, 0, ATTRS(A_INTS("dims", param->type.dims, param->type.rank), A_INT("dtype", param->type.dtype),
+                                                  A_STRING("value", decimal(e->graph->arena, initial))));
+  if (!e->status) e->status = init.status;
+  if (!v) return NULL;
+  name_value(e->graph, v, arena_printf(e->graph->arena, "%s.%s", param->name, state_name));
   v->role = ROLE_STATE;
-  v->type = param->type;
   v->of = param;
   v->state_name = state_name;
   return v;
-}
-
-static void name_value(Graph *graph, Value *v, const char *name) {
-  if (!graph_find_value(graph, name)) graph_rename_value(graph, v, name);
 }
 
 typedef struct Update { Value *scale, *lr, *step; } Update;
@@ -50,43 +56,69 @@ static void carry(Node *n, int output, Value *to) {
   v->carry = to;
 }
 
+// Node of optimizer row `op` with the given states; states[i] NULL ends the list. Carries param and states.
+static void emit_step(Emit *e, const Op *op, const Update *u, Value *param, Value *grad, Value *const *states, const AttrInit *attrs) {
+  Value *inputs[5 + STATES_MAX] = {param, grad, u->scale, u->lr, u->step};
+  int n_states = 0;
+  for (; n_states < STATES_MAX && states[n_states]; n_states++) inputs[5 + n_states] = states[n_states];
+  Node *n = emit_node(e, op, inputs, 5 + n_states, 1 + n_states, NULL, attrs);
+  if (!n) return;
+  carry(n, 0, param);
+  for (int i = 0; i < n_states; i++) carry(n, 1 + i, states[i]);
+}
+
 static void emit_sgd(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
   Arena *arena = e->graph->arena;
-  bool momentum = o->momentum != 0;
-  Value *buffer = momentum ? state(e->graph, param, "momentum_buffer") : NULL;
-  Value *inputs[] = {param, grad, u->scale, u->lr, u->step, buffer};
-  Node *n = emit_node(e, &op_Sgd, inputs, momentum ? 6 : 5, momentum ? 2 : 1, NULL,
-                      ATTRS(A_STRING("momentum", decimal(arena, o->momentum)), A_STRING("dampening", decimal(arena, o->dampening)),
-                            A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_INT("nesterov", o->nesterov)));
-  if (!n) return;
-  carry(n, 0, param);
-  if (momentum) carry(n, 1, buffer);
+  Value *states[STATES_MAX] = {o->momentum != 0 ? state(e, param, "momentum_buffer", 0) : NULL};
+  emit_step(e, &op_Sgd, u, param, grad, states,
+            ATTRS(A_STRING("momentum", decimal(arena, o->momentum)), A_STRING("dampening", decimal(arena, o->dampening)),
+                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_INT("nesterov", o->nesterov)));
 }
 
-static void emit_adam(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad, bool decoupled) {
+static void emit_adam_step(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad, bool decoupled) {
   Arena *arena = e->graph->arena;
-  Value *avg = state(e->graph, param, "exp_avg"), *avg_sq = state(e->graph, param, "exp_avg_sq");
-  Node *n = emit_node(e, &op_Adam, INPUTS(param, grad, u->scale, u->lr, u->step, avg, avg_sq), 3, NULL,
-                      ATTRS(A_STRING("beta1", decimal(arena, o->beta1)), A_STRING("beta2", decimal(arena, o->beta2)),
-                            A_STRING("eps", decimal(arena, o->eps)), A_STRING("weight_decay", decimal(arena, o->weight_decay)),
-                            A_INT("decoupled", decoupled)));
-  if (!n) return;
-  carry(n, 0, param);
-  carry(n, 1, avg);
-  carry(n, 2, avg_sq);
+  Value *states[STATES_MAX] = {state(e, param, "exp_avg", 0), state(e, param, "exp_avg_sq", 0)};
+  emit_step(e, &op_Adam, u, param, grad, states,
+            ATTRS(A_STRING("beta1", decimal(arena, o->beta1)), A_STRING("beta2", decimal(arena, o->beta2)), A_STRING("eps", decimal(arena, o->eps)),
+                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_INT("decoupled", decoupled)));
 }
 
-static Status emit_optimizer(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  e->cause = (Cause){.param = param->name, .pass = "attach_optimizer"};
-  if (!strcmp(o->optimizer, "sgd")) emit_sgd(e, o, u, param, grad);
-  else if (!strcmp(o->optimizer, "adam")) emit_adam(e, o, u, param, grad, false);
-  else if (!strcmp(o->optimizer, "adamw")) emit_adam(e, o, u, param, grad, true);
-  else FAIL(USAGE, NULL, "optimizer '%s' is not supported; there are sgd, adam and adamw", o->optimizer);
-  return e->status;
+static void emit_adam(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) { emit_adam_step(e, o, u, param, grad, false); }
+static void emit_adamw(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) { emit_adam_step(e, o, u, param, grad, true); }
+
+static void emit_adagrad(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
+  Arena *arena = e->graph->arena;
+  Value *states[STATES_MAX] = {state(e, param, "sum", o->initial_accumulator)};
+  emit_step(e, &op_Adagrad, u, param, grad, states,
+            ATTRS(A_STRING("lr_decay", decimal(arena, o->lr_decay)), A_STRING("eps", decimal(arena, o->eps)),
+                  A_STRING("weight_decay", decimal(arena, o->weight_decay))));
+}
+
+static void emit_rmsprop(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
+  Arena *arena = e->graph->arena;
+  Value *states[STATES_MAX] = {state(e, param, "square_avg", 0), o->momentum != 0 ? state(e, param, "momentum_buffer", 0) : NULL};
+  emit_step(e, &op_Rmsprop, u, param, grad, states,
+            ATTRS(A_STRING("alpha", decimal(arena, o->alpha)), A_STRING("eps", decimal(arena, o->eps)),
+                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_STRING("momentum", decimal(arena, o->momentum))));
+}
+
+typedef void (*EmitOptimizer)(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad);
+static const struct { const char *name; EmitOptimizer emit; } optimizers[] = {
+    {"sgd", emit_sgd}, {"adam", emit_adam}, {"adamw", emit_adamw}, {"adagrad", emit_adagrad}, {"rmsprop", emit_rmsprop}};
+
+static Status find_optimizer(const char *name, EmitOptimizer *out) {
+  for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+    if (strcmp(optimizers[i].name, name)) continue;
+    *out = optimizers[i].emit;
+    return STATUS_OK;
+  }
+  FAIL(USAGE, NULL, "optimizer '%s' is not supported; there are sgd, adam, adamw, adagrad and rmsprop", name);
 }
 
 Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   Arena *arena = graph->arena;
+  EmitOptimizer emit_optimizer;
+  TRY(find_optimizer(o->optimizer, &emit_optimizer));
   Emit micro = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "attach_optimizer"}};
   Value *pair = emit(&micro, &op_LossPair, INPUTS(graph->loss, graph->loss_count), NULL);
   TRY(micro.status);
@@ -113,7 +145,11 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   name_value(graph, graph->norm_report, "tessera.grad_norm");
   name_value(graph, clip->outputs[1], "tessera.grad_scale");
   Update u = {clip->outputs[1], control(graph, "tessera.lr", DTYPE_F64), control(graph, "tessera.step", DTYPE_I64)};
-  for (size_t i = 0; i < n_grads; i++) TRY(emit_optimizer(&e, o, &u, grads[i]->of, grads[i]));
+  for (size_t i = 0; i < n_grads; i++) {
+    e.cause = (Cause){.param = grads[i]->of->name, .pass = "attach_optimizer"};
+    emit_optimizer(&e, o, &u, grads[i]->of, grads[i]);
+    TRY(e.status);
+  }
   graph->recipe.optimizer = arena_string(arena, o->optimizer);
   graph->recipe.lr = o->lr;
   graph->outputs = NULL;

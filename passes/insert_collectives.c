@@ -1,7 +1,7 @@
 // insert_collectives LOWERS placements: parameters become flat buckets that are loaded once; a whole value is gathered where it is needed, a
 // partial one is reduced where it is produced. After it nothing moves but what a node of the graph says.
 //
-//   init    Load bucket.B.param, Zeros for states and partial sums, Load large constants
+//   init    Load bucket.B.param, Fill for states and partial sums, Load large constants
 //   micro   [stage 3: AllGather, Unpack ... Release, per direction]  forward and backward  Pack [ReduceScatter] [TreeAccumulate]
 //   update  [AllReduce | ReduceScatter | AllGather of gradients]  norm, clipping  optimizer per bucket  [AllGather of parameters]
 #include <assert.h>
@@ -83,8 +83,8 @@ static void collect_uses(Lower *l) {
 
 // ---- init ---------------------------------------------------------------------------------------------------------------------
 
-static Value *emit_zeros(Lower *l, const Type *type) {
-  return emit(&l->emit, &op_Zeros, NULL, 0, ATTRS(A_INTS("dims", type->dims, type->rank), A_INT("dtype", type->dtype)));
+static Value *emit_fill(Lower *l, const Type *type, const char *value) {
+  return emit(&l->emit, &op_Fill, NULL, 0, ATTRS(A_INTS("dims", type->dims, type->rank), A_INT("dtype", type->dtype), A_STRING("value", value)));
 }
 
 static Value *emit_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state) {
@@ -113,7 +113,7 @@ static void init_bucket(Lower *l, int b) {
     bool state_sharded = l->zero >= 1;
     Type state_type = type_vector(s->type.dtype, state_sharded ? bucket->shard_elems : bucket->elems);
     Value *v = l->options->resume ? emit_load(l, bucket->params, bucket->starts, bucket->n_params, &state_type, state_sharded, s->state_name)
-                                  : emit_zeros(l, &state_type);
+                                  : emit_fill(l, &state_type, attr_string(s->producer, "value"));
     if (!lower_name(l, v, "bucket.%d.%s", b, s->state_name)) return;
     v->role = ROLE_STATE;
     v->state_name = s->state_name;
@@ -228,7 +228,7 @@ static void release_after(Lower *l, size_t i, const Node *n) {
 
 static void lower_micro_node(Lower *l, size_t i) {
   Node *n = l->old[i];
-  if (n->op == &op_TreeAccumulate) return;           // rebuilt per bucket
+  if (n->phase == PHASE_INIT || n->op == &op_TreeAccumulate) return;   // rebuilt per bucket
   l->emit.at = NULL;
   l->emit.phase = PHASE_MICRO;
   l->old_inputs = arena_copy(l->graph->arena, n->inputs, sizeof *n->inputs * (size_t)n->n_inputs);
@@ -256,7 +256,7 @@ static void init_partials(Lower *l, size_t first) {
   for (size_t i = first; i < n_all; i++) {
     if (all[i]->op != &op_TreeAccumulate) continue;
     for (int k = 2; k < all[i]->n_inputs && !l->emit.status; k++) {
-      Value *p = all[i]->inputs[k], *zero = emit_zeros(l, &p->type);
+      Value *p = all[i]->inputs[k], *zero = emit_fill(l, &p->type, "0");
       if (!zero) return;
       zero->producer->outputs[0] = p;
       p->producer = zero->producer;

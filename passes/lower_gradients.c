@@ -146,6 +146,7 @@ static void lower_optimizer(Lower *l, int b) {
 }
 
 void lower_update_node(Lower *l, Node *n) {
+  if (n->phase == PHASE_INIT) return;                // states: rebuilt per bucket
   if (n->op == &op_SquaredNorm) {
     lower_norm(l, n);
   } else if (n->op->flags & OP_OPTIMIZER) {

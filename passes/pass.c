@@ -34,6 +34,7 @@ CompileOptions compile_options_default(void) {
       .beta2 = 0.999,
       .eps = 1e-8,
       .weight_decay = 0.01,
+      .alpha = 0.99,
   };
 }
 

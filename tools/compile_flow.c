@@ -212,7 +212,10 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.beta1 = options->betas.items[0];
   c.beta2 = options->betas.items[1];
   if (c.beta1 < 0 || c.beta1 >= 1 || c.beta2 < 0 || c.beta2 >= 1) FAIL(USAGE, NULL, "--betas %g,%g: each must be in [0, 1)", c.beta1, c.beta2);
-  c.eps = options->eps;
+  c.eps = options->given.eps ? options->eps : !strcmp(options->optimizer, "adagrad") ? 1e-10 : 1e-8;
+  c.alpha = options->alpha;
+  c.lr_decay = options->lr_decay;
+  c.initial_accumulator = options->initial_accumulator;
   c.weight_decay = options->given.weight_decay ? options->weight_decay : !strcmp(options->optimizer, "adamw") ? 0.01 : 0;
   c.clip_norm = options->clip_norm;
   if (c.nesterov && (c.momentum <= 0 || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
@@ -224,13 +227,16 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
 }
 
 static Status check_options_fit_optimizer(const Options *options) {
-  bool sgd = !strcmp(options->optimizer, "sgd");
-  const char *misplaced = !sgd && options->given.momentum    ? "--momentum"
-                          : !sgd && options->given.dampening ? "--dampening"
-                          : !sgd && options->given.nesterov  ? "--nesterov"
-                          : sgd && options->given.betas      ? "--betas"
-                          : sgd && options->given.eps        ? "--eps"
-                                                             : NULL;
+  const char *name = options->optimizer;
+  bool sgd = !strcmp(name, "sgd"), adam = !strncmp(name, "adam", 4), adagrad = !strcmp(name, "adagrad"), rmsprop = !strcmp(name, "rmsprop");
+  const struct { const char *option; bool given, fits; } rows[] = {
+      {"--momentum", options->given.momentum, sgd || rmsprop}, {"--dampening", options->given.dampening, sgd},
+      {"--nesterov", options->given.nesterov, sgd},            {"--betas", options->given.betas, adam},
+      {"--eps", options->given.eps, !sgd},                     {"--alpha", options->given.alpha, rmsprop},
+      {"--lr-decay", options->given.lr_decay, adagrad},        {"--initial-accumulator", options->given.initial_accumulator, adagrad}};
+  const char *misplaced = NULL;
+  for (size_t i = 0; !misplaced && i < sizeof rows / sizeof *rows; i++)
+    if (rows[i].given && !rows[i].fits) misplaced = rows[i].option;
   if (misplaced) FAIL(USAGE, NULL, "%s means nothing to --optimizer %s", misplaced, options->optimizer);
   return STATUS_OK;
 }
