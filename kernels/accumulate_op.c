@@ -143,7 +143,7 @@ static Status mean_infer(Node *node, Arena *arena) {
 
 static Status mean_ref(const KernelContext *c) {
   double sum = in_f(c, 0, 0), count = in_f(c, 0, 1);
-  if (has_output(c, 0)) out_f(c, 0, 0, count == 0 ? sum : sum / count);   // nothing counted: the sum is 0, unless it is not finite
+  if (has_output(c, 0)) out_f(c, 0, 0, sum / count);   // nothing counted: 0 / 0, as PyTorch's mean of nothing
   if (has_output(c, 1)) out_f(c, 1, 0, count == 0 ? 0 : 1 / count);
   return NULL;
 }

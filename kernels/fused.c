@@ -2,7 +2,8 @@
 // the cache, each with its own kernel, so that the results are the bits of the unfused graph.
 //
 // Registers: the inputs 0 .. n-1, then one per operator. `arguments` lists the registers that each operator reads (its arity many);
-// `results` the registers that are outputs. Inputs have the shape of the result, one element, or the shape of its trailing axes.
+// `results` the registers that are outputs. Inputs have the shape of the result, one element, or the shape of its trailing axes. `settings`
+// holds the members' attributes that are not at their default, in threes: number of the member, name, value.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,18 +14,22 @@
 typedef struct FusedAttrs {
   AttrStrings operators;
   AttrInts arguments, results;
+  AttrStrings settings;
 } FusedAttrs;
 
 static const AttrSpec fused_attrs[] = {
     {"operators", ATTR_STRINGS, offsetof(FusedAttrs, operators), .required = true, .help = "operator names, in order"},
     {"arguments", ATTR_INTS, offsetof(FusedAttrs, arguments), .required = true, .help = "registers that each operator reads, concatenated"},
     {"results", ATTR_INTS, offsetof(FusedAttrs, results), .required = true, .help = "register of each output"},
+    {"settings", ATTR_STRINGS, offsetof(FusedAttrs, settings), .help = "attributes of members: number, name, value, ..."},
     {0},
 };
 
 bool fused_takes(const Op *op) {
   const Op *const all[] = {&op_Add, &op_Sub, &op_Mul, &op_Div, &op_Neg, &op_Exp, &op_Log, &op_Sqrt, &op_Tanh, &op_Erf, &op_Sigmoid, &op_Relu, &op_Abs,
-                           &op_Reciprocal, &op_ReluGrad, &op_TanhGrad, &op_Pow, &op_PowGrad};
+                           &op_Reciprocal, &op_ReluGrad, &op_TanhGrad, &op_Pow, &op_PowGrad, &op_Gelu, &op_HardSigmoid, &op_HardSwish,
+                           &op_Elu, &op_Selu, &op_Celu, &op_LeakyRelu, &op_Softplus, &op_Softsign, &op_Mish, &op_Swish, &op_ThresholdedRelu,
+                           &op_ActivationGrad};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (all[i] == op) return true;
   return false;
@@ -59,10 +64,50 @@ bool fused_operand(const Type *operand, const Type *whole) {
 
 // Every member's result is whole: operators without broadcasting read whole registers only, the others at least one.
 static bool needs_whole(const Op *op, int argument) {
-  return op->min_inputs == 1 || op == &op_ReluGrad || op == &op_TanhGrad || (op == &op_PowGrad && argument != 1) || (op == &op_Pow && argument == 0);
+  return op->min_inputs == 1 || op == &op_ReluGrad || op == &op_TanhGrad || op == &op_ActivationGrad || (op == &op_PowGrad && argument != 1) || (op == &op_Pow && argument == 0);
 }
 
-static Status check_members(const Node *node, const Type *whole, int64_t *at) {
+// ---- Attributes of members: floats and strings ------------------------------------------------------------------------------------
+
+typedef union MemberAttrs { char bytes[32]; int64_t align; } MemberAttrs;
+
+// Defaults, then the settings of member `index`.
+static Status member_attrs(const Node *node, const Op *op, int64_t index, MemberAttrs *out) {
+  const AttrStrings *settings = &((const FusedAttrs *)node->attrs)->settings;
+  for (const AttrSpec *s = op->attrs; s && s->name; s++) {
+    if (s->type == ATTR_FLOAT) *(float *)(out->bytes + s->offset) = s->default_float;
+    else *(const char **)(out->bytes + s->offset) = s->default_string;
+  }
+  for (int64_t i = 0; i + 2 < settings->n; i += 3) {
+    char *end;
+    if (strtoll(settings->items[i], &end, 10) != index || *end) continue;
+    const char *name = settings->items[i + 1], *text = settings->items[i + 2];
+    const AttrSpec *s = attr_spec(op, name);
+    if (!s) FAIL(MALFORMED, node->name, "FusedElementwise: member %lld ('%s') has no attribute '%s'", (long long)index, op->name, name);
+    if (s->type == ATTR_STRING) {
+      *(const char **)(out->bytes + s->offset) = text;
+      continue;
+    }
+    *(float *)(out->bytes + s->offset) = strtof(text, &end);
+    if (end == text || *end) FAIL(MALFORMED, node->name, "FusedElementwise: attribute %s = \"%s\" of member %lld is no number", name, text, (long long)index);
+  }
+  return STATUS_OK;
+}
+
+// Members with attributes are checked by their own row, on values of the whole type.
+static Status check_attrs(const Node *node, const Op *op, int64_t index, const Type *whole, Arena *arena) {
+  MemberAttrs attrs = {0};
+  TRY(member_attrs(node, op, index, &attrs));
+  Value x = {.name = node->name, .type = *whole}, y = {.name = node->name};
+  Value *inputs[3] = {&x, &x, &x}, *outputs[1] = {&y};
+  Node one = {.op = op, .name = node->name, .inputs = inputs, .n_inputs = op->min_inputs, .outputs = outputs, .n_outputs = 1, .attrs = &attrs};
+  for (const AttrSpec *s = op->attrs; s->name; s++)
+    if (s->type == ATTR_STRING && !*(const char **)(attrs.bytes + s->offset))
+      FAIL(MALFORMED, node->name, "FusedElementwise: member %lld ('%s') needs attribute %s", (long long)index, op->name, s->name);
+  return op->infer(&one, arena);
+}
+
+static Status check_members(const Node *node, const Type *whole, Arena *arena, int64_t *at) {
   const FusedAttrs *a = node->attrs;
   for (int64_t i = 0; i < a->operators.n; i++) {
     const Op *op = member(a->operators.items[i]);
@@ -78,6 +123,7 @@ static Status check_members(const Node *node, const Type *whole, int64_t *at) {
       any |= is_whole;
     }
     if (!any) FAIL(MALFORMED, node->name, "FusedElementwise: operator %lld ('%s') reads nothing whole", (long long)i, op->name);
+    if (op->attrs) TRY(check_attrs(node, op, i, whole, arena));
   }
   return STATUS_OK;
 }
@@ -99,7 +145,8 @@ static Status fused_infer(Node *node, Arena *arena) {
     if (row != 1 && n != row) FAIL(MALFORMED, node->name, "FusedElementwise: rows of %lld and %lld elements", (long long)row, (long long)n);
     row = n;
   }
-  TRY(check_members(node, whole, &at));
+  TRY(check_members(node, whole, arena, &at));
+  if (a->settings.n % 3) FAIL(MALFORMED, node->name, "FusedElementwise: settings come in threes: member, name, value");
   if (at != a->arguments.n || a->results.n != node->n_outputs) FAIL(MALFORMED, node->name, "FusedElementwise: wrong number of arguments or results");
   for (int64_t i = 0; i < a->results.n; i++) {
     if (a->results.items[i] < node->n_inputs || a->results.items[i] >= node->n_inputs + a->operators.n)
@@ -111,7 +158,7 @@ static Status fused_infer(Node *node, Arena *arena) {
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------
 
-typedef struct Member { Node node; const Op *op; int n; int registers[3]; } Member;
+typedef struct Member { Node node; const Op *op; int n; int registers[3]; MemberAttrs attrs; } Member;
 
 // One register while a block runs.
 typedef struct Register { char *data; Type type; bool whole; } Register;
@@ -125,7 +172,7 @@ typedef struct Walk {
   bool reference;
 } Walk;
 
-static void walk_members(Walk *w, const FusedAttrs *a) {
+static Status walk_members(Walk *w, const FusedAttrs *a) {
   int n_inputs = w->c->n_in;
   int64_t at = 0;
   w->n_members = (int)a->operators.n;
@@ -133,11 +180,13 @@ static void walk_members(Walk *w, const FusedAttrs *a) {
     Member *m = &w->members[i];
     m->op = member(a->operators.items[i]);
     m->node = (Node){.op = m->op, .name = w->c->node->name, .inputs = w->c->node->inputs, .n_inputs = m->op->min_inputs,
-                     .outputs = w->c->node->outputs, .n_outputs = 1};
+                     .outputs = w->c->node->outputs, .n_outputs = 1, .attrs = &m->attrs};
+    if (m->op->attrs) TRY(member_attrs(w->c->node, m->op, i, &m->attrs));
     m->n = m->op->min_inputs;
     for (int k = 0; k < m->n; k++) m->registers[k] = (int)a->arguments.items[at++];
     w->registers[n_inputs + i].whole = true;
   }
+  return STATUS_OK;
 }
 
 // Runs the members on `rows` rows starting at row `first`.
@@ -181,7 +230,7 @@ static Status fused_walk(const KernelContext *c, char *space, int64_t block_elem
     int64_t n = in_elems(c, i);
     w.registers[i] = (Register){c->in[i].data, n == 1 ? type_scalar(c->in[i].type->dtype) : type_vector(c->in[i].type->dtype, n), n == elems && (n > 1 || elems == 1)};
   }
-  walk_members(&w, a);
+  TRY(walk_members(&w, a));
   for (int i = 0; i < w.n_members; i++) w.registers[c->n_in + i].data = space + (int64_t)i * rows_per_block * w.row * w.elem_bytes;
   for (int64_t first = 0; first < w.rows; first += rows_per_block)
     TRY(walk_block(&w, first, first + rows_per_block <= w.rows ? rows_per_block : w.rows - first));

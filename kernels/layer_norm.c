@@ -9,7 +9,7 @@ typedef struct NormAttrs { int64_t axis, stash_type; float epsilon; } NormAttrs;
 static const AttrSpec norm_attrs[] = {
     {"axis", ATTR_INT, offsetof(NormAttrs, axis), .default_int = -1, .help = "first axis of a normalised row"},
     {"epsilon", ATTR_FLOAT, offsetof(NormAttrs, epsilon), .default_float = 1e-5f, .help = "added to the variance"},
-    {"stash_type", ATTR_INT, offsetof(NormAttrs, stash_type), .default_int = 1, .help = "type of the statistics: 1 (float)"},
+    {"stash_type", ATTR_INT, offsetof(NormAttrs, stash_type), .default_int = 1, .help = "type of the statistics by its number; 1: float"},
     {0},
 };
 
@@ -104,14 +104,14 @@ static Status norm_infer(Node *node, Arena *arena) {
   const Type *x = &node->inputs[0]->type;
   Rows rows;
   if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "'%s' is not of a float type", node->inputs[0]->name);
-  if (a->stash_type != DTYPE_F32)
-    FAIL(UNSUPPORTED, node->name, "attribute stash_type = %lld; statistics are kept as float (1)", (long long)a->stash_type);
+  if (a->stash_type < 0 || a->stash_type > INT32_MAX || !dtype_is_float((Dtype)a->stash_type))
+    FAIL(MALFORMED, node->name, "attribute stash_type = %lld is no float type", (long long)a->stash_type);
   TRY(rows_of(node, x, &rows));
   TRY(factor_check(node, "scale", node->inputs[1], &rows));
   if (node->n_inputs > 2 && node->inputs[2]) TRY(factor_check(node, "bias", node->inputs[2], &rows));
   if (node->outputs[0]) node->outputs[0]->type = *x;
   Type statistic = *x;
-  statistic.dtype = x->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;   // ONNX says float also for double: --precision fp64 would lose it
+  statistic.dtype = (Dtype)a->stash_type;   // --precision fp64 widens the attribute
   for (int d = rows.axis; d < x->rank; d++) statistic.dims[d] = 1;
   for (int o = 1; o < node->n_outputs; o++)
     if (node->outputs[o]) node->outputs[o]->type = statistic;

@@ -120,6 +120,19 @@ static inline float sigmoid_one(float x) {
   return (x >= 0.0f ? 1.0f : z) / (1.0f + z);
 }
 
+static inline float gelu_one(float x) { return 0.5f * x * (1.0f + erf_one(x * 0x1.6a09e6p-1f)); }
+static inline float gelu_slope(float x) {                 // Phi(x) + x phi(x)
+  return FMA(x * 0x1.988454p-2f, exp_one(x * x * -0.5f), FMA(0.5f, erf_one(x * 0x1.6a09e6p-1f), 0.5f));
+}
+// tanh's argument: sqrt(2/pi) (x + 0.044715 x^3).
+static inline float gelu_inner(float x) { return 0x1.988454p-1f * x * FMA(0.044715f * x, x, 1.0f); }
+static inline float gelu_tanh_one(float x) { return 0.5f * x * (1.0f + tanh_one(gelu_inner(x))); }
+static inline float gelu_tanh_slope(float x) {
+  float t = tanh_one(gelu_inner(x)), inner = 0x1.988454p-1f * FMA(0.134145f * x, x, 1.0f);
+  float tail = FMA(-t, t, 1.0f);
+  return FMA(0.5f * x * inner, tail, FMA(0.5f, t, 0.5f));
+}
+
 static void loop_add(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] + b[i]; }
 static void loop_sub(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] - b[i]; }
 static void loop_mul(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] * b[i]; }
@@ -136,6 +149,10 @@ static void loop_sqrt(float *out, const float *a, int64_t n) { EACH out[i] = __b
 static void loop_relu(float *out, const float *a, int64_t n) { EACH out[i] = a[i] <= 0.0f ? 0.0f : a[i]; }   // NaN stays NaN
 static void loop_relu_grad(float *dx, const float *y, const float *dy, int64_t n) { EACH dx[i] = y[i] > 0.0f ? dy[i] : 0.0f; }
 static void loop_tanh_grad(float *dx, const float *y, const float *dy, int64_t n) { EACH dx[i] = dy[i] * FMA(-y[i], y[i], 1.0f); }
+static void loop_gelu(float *out, const float *a, int64_t n) { EACH out[i] = gelu_one(a[i]); }
+static void loop_gelu_grad(float *dx, const float *x, const float *dy, int64_t n) { EACH dx[i] = dy[i] * gelu_slope(x[i]); }
+static void loop_gelu_tanh(float *out, const float *a, int64_t n) { EACH out[i] = gelu_tanh_one(a[i]); }
+static void loop_gelu_tanh_grad(float *dx, const float *x, const float *dy, int64_t n) { EACH dx[i] = dy[i] * gelu_tanh_slope(x[i]); }
 
 // Reductions keep LANES running values (element i belongs to lane i mod LANES) and fold them as a fixed tree: the order depends on n only.
 enum { LANES = 16 };
@@ -289,5 +306,6 @@ const Loops TABLE_OF(LOOPS_ISA) = {
   .add = loop_add, .sub = loop_sub, .mul = loop_mul, .div = loop_div, .add_s = loop_add_s, .mul_s = loop_mul_s, .axpy = loop_axpy,
   .exp = loop_exp, .log = loop_log, .tanh = loop_tanh, .erf = loop_erf, .sigmoid = loop_sigmoid, .sqrt = loop_sqrt,
   .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
+  .gelu = loop_gelu, .gelu_grad = loop_gelu_grad, .gelu_tanh = loop_gelu_tanh, .gelu_tanh_grad = loop_gelu_tanh_grad,
   .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .random = loop_random, .adam = loop_adam, .sgd = loop_sgd,
 };

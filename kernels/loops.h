@@ -45,6 +45,10 @@ typedef struct Loops {
   void (*relu)(float *out, const float *a, int64_t n);
   void (*relu_grad)(float *dx, const float *y, const float *dy, int64_t n);      // dy where y > 0, else 0
   void (*tanh_grad)(float *dx, const float *y, const float *dy, int64_t n);      // dy (1 - y^2)
+  void (*gelu)(float *out, const float *a, int64_t n);                 // x Phi(x), through erf
+  void (*gelu_grad)(float *dx, const float *x, const float *dy, int64_t n);
+  void (*gelu_tanh)(float *out, const float *a, int64_t n);            // its approximation through tanh
+  void (*gelu_tanh_grad)(float *dx, const float *x, const float *dy, int64_t n);
   float (*max)(const float *a, int64_t n);                             // -inf for n = 0; NaN if any is NaN
   double (*sum)(const float *a, int64_t n);                            // f64, fixed order that depends on n only
   double (*sum_squares)(const float *a, float scale, int64_t n);       // of (f32)(a * scale), f64, fixed order

@@ -116,6 +116,23 @@ static bool read_outside(const Fuse *f, const Group *g, const Value *v) {
   return outside;
 }
 
+// The members' attributes that are not at their default (kernels/fused.c).
+static AttrStrings settings_of(const Group *g, Arena *arena) {
+  enum { ATTRS_MAX = 3 };
+  const char **items = ARENA_ARRAY(arena, const char *, 3 * ATTRS_MAX * FUSED_MEMBERS_MAX);
+  int64_t n = 0;
+  for (int i = 0; i < g->n_members; i++) {
+    const Node *m = g->members[i];
+    for (const AttrSpec *s = m->op->attrs; s && s->name; s++) {
+      if (attr_is_default(m, s)) continue;
+      items[n++] = arena_printf(arena, "%d", i);
+      items[n++] = s->name;
+      items[n++] = s->type == ATTR_STRING ? attr_string(m, s->name) : arena_printf(arena, "%.9g", (double)attr_float(m, s->name));
+    }
+  }
+  return (AttrStrings){items, n};
+}
+
 static Status fuse(const Fuse *f, const Group *g, Node **out) {
   Graph *graph = f->graph;
   const Node *last = g->members[g->n_members - 1];
@@ -134,6 +151,8 @@ static Status fuse(const Fuse *f, const Group *g, Node **out) {
   attr_set(graph, n, &(AttrInit)A_STRINGS("operators", operators, g->n_members));
   attr_set(graph, n, &(AttrInit)A_INTS("arguments", arguments, n_arguments));
   attr_set(graph, n, &(AttrInit)A_INTS("results", results, n_results));
+  const AttrStrings settings = settings_of(g, graph->arena);
+  attr_set(graph, n, &(AttrInit)A_STRINGS("settings", settings.items, settings.n));
   n->outputs = arena_copy(graph->arena, outputs, sizeof *outputs * (size_t)n_results);
   n->n_outputs = (int)n_results;
   n->phase = last->phase;

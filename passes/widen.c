@@ -32,7 +32,12 @@ static void widen_value(Arena *arena, Value *v, Dtype target) {
 }
 
 // Attributes that name an element type by its ONNX number are called so in every standard operator.
-static bool names_dtype(const AttrSpec *s) { return s->type == ATTR_INT && (!strcmp(s->name, "to") || !strcmp(s->name, "dtype")); }
+static bool names_dtype(const AttrSpec *s) {
+  static const char *const names[] = {"to", "dtype", "stash_type", "softmax_precision"};
+  for (size_t i = 0; s->type == ATTR_INT && i < sizeof names / sizeof *names; i++)
+    if (!strcmp(s->name, names[i])) return true;
+  return false;
+}
 
 static Status widen_attrs(Arena *arena, Node *n, Dtype target) {
   for (const AttrSpec *s = n->op->attrs; s && s->name; s++) {
