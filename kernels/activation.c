@@ -66,9 +66,9 @@ static double swish_slope(double x, double a, double b) {
   double s = sigmoid(a * x);
   return s * (1 + a * x * (1 - s));
 }
-static double thresholded(double x, double a, double b) { return x <= a ? 0 : x; }
+static double thresholded(double x, double a, double b) { return x > a ? x : 0; }
 static double thresholded_slope(double x, double a, double b) { return x > a ? 1 : 0; }
-static double shrink(double x, double a, double b) { return x < -b ? x + a : x > b ? x - a : x != x ? x : 0; }
+static double shrink(double x, double a, double b) { return x < -b ? x + a : x > b ? x - a : 0; }
 static double shrink_slope(double x, double a, double b) { return x < -b || x > b ? 1 : 0; }
 
 // ---- f32 in blocks: a vector loop prepares t = exp(x) or the like, then one plain loop over x and t ---------------------------------
@@ -106,9 +106,9 @@ BLOCK_OF(mish_block, x > 20 ? x : x * softplus_tanh(t))
 BLOCK_OF(mish_slope_block, x > 20 ? 1 : softplus_tanh(t) + x * (1 - softplus_tanh(t) * softplus_tanh(t)) * (t / (1 + t)))
 BLOCK_OF(swish_block, x * t)
 BLOCK_OF(swish_slope_block, t * (1 + a * x * (1 - t)))
-BLOCK_OF(thresholded_block, x <= a ? 0 : x)
+BLOCK_OF(thresholded_block, x > a ? x : 0)
 BLOCK_OF(thresholded_slope_block, x > a ? 1.0f : 0.0f)
-BLOCK_OF(shrink_block, x < -b ? x + a : x > b ? x - a : x != x ? x : 0)
+BLOCK_OF(shrink_block, x < -b ? x + a : x > b ? x - a : 0)
 BLOCK_OF(shrink_slope_block, x < -b || x > b ? 1.0f : 0.0f)
 
 // t for a block; `a` is the operator's alpha.

@@ -20,10 +20,10 @@ static void test_arity(void **state) {
   for (const Op *const *p = op_table; *p; p++) {
     const Op *op = *p;
     if (*op->domain) continue;
-    const SchemaOp *s = schema_find("", op->name, IR_OPSET);
+    const SchemaOp *s = schema_find("", op->name, INT_MAX);
     n++;
     if (!s || s->deprecated) {
-      print_error("%s is no operator of ai.onnx at opset %d\n", op->name, IR_OPSET);
+      print_error("%s is no operator of ai.onnx\n", op->name);
       bad++;
       continue;
     }
@@ -50,7 +50,7 @@ static void test_attributes(void **state) {
   int n = 0, bad = 0;
   for (const Op *const *p = op_table; *p; p++) {
     const Op *op = *p;
-    const SchemaOp *s = *op->domain ? NULL : schema_find("", op->name, IR_OPSET);
+    const SchemaOp *s = *op->domain ? NULL : schema_find("", op->name, INT_MAX);
     if (!s) continue;
     // (An absent list is empty; what an empty one means, infer of the row says.)
     for (const AttrSpec *a = op->attrs; a && a->name; a++, n++) {
