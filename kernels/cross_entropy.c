@@ -295,3 +295,96 @@ static Status count_ref(const KernelContext *c) {
 const Op op_CrossEntropyCount = {
     .name = "CrossEntropyCount", .domain = "tessera", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
     .nondifferentiable = 3, .attrs = count_attrs, .attrs_bytes = sizeof(CountAttrs), .infer = count_infer, .run_ref = count_ref};
+
+// ---- NegativeLogLikelihoodLoss --------------------------------------------------------------------------------------------------
+
+static Status nll_infer(Node *node, Arena *arena) {
+  Reduction reduction;
+  TRY(reduction_parse(node, &reduction));
+  TRY(operands_check(node, node->inputs[0], node->inputs[1], optional_input(node, 2)));
+  const Type *scores = &node->inputs[0]->type, *labels = &node->inputs[1]->type;
+  node->outputs[0]->type = reduction == REDUCTION_NONE ? *labels : type_scalar(scores->dtype);
+  node->outputs[0]->type.dtype = scores->dtype;
+  return NULL;
+}
+
+static Status nll_ref(const KernelContext *c) {
+  Reduction reduction;
+  TRY(reduction_parse(c->node, &reduction));
+  Places places = places_of(c, 0, 1, 2);
+  double total = 0, weights = 0;
+  for (int64_t p = 0; p < places.count; p++) {
+    int64_t label;
+    double weight;
+    TRY(place_read(&places, c->node, p, &label, &weight));
+    double loss = label < 0 ? 0 : -weight * in_f(c, 0, place_base(&places, p) + label * places.inner);
+    if (reduction == REDUCTION_NONE) out_f(c, 0, p, loss);
+    total += loss;
+    weights += weight;
+  }
+  if (reduction != REDUCTION_NONE) out_f(c, 0, 0, reduction == REDUCTION_MEAN ? total / weights : total);
+  return NULL;
+}
+
+static Status nll_grad(Grad *g) {
+  const Node *node = g->node;
+  const LossAttrs *a = node->attrs;
+  const Type *scores = &node->inputs[0]->type;
+  if (g->dy[0] && g->wanted[0])
+    g->dx[0] = emit(g->emit, &op_NegativeLogLikelihoodLossGrad, INPUTS(g->dy[0], node->inputs[1], optional_input(node, 2)),
+                    ATTRS(A_INT("ignore_index", a->ignore_index), A_STRING("reduction", a->reduction), A_INTS("dims", scores->dims, scores->rank)));
+  return NULL;
+}
+
+const Op op_NegativeLogLikelihoodLoss = {
+    .name = "NegativeLogLikelihoodLoss", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
+    .flags = OP_CROSSES_BATCH, .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
+    .infer = nll_infer, .grad = nll_grad, .run_ref = nll_ref};
+
+// (dloss, labels, weights?) -> gradient of the log-probabilities: -weight dloss at the label, else 0.
+typedef struct NllGradAttrs { LossAttrs loss; AttrInts dims; } NllGradAttrs;
+static const AttrSpec nll_grad_attrs[] = {
+    {"ignore_index", ATTR_INT, offsetof(NllGradAttrs, loss.ignore_index), .default_int = ATTR_ABSENT, .help = "labels of this value do not count"},
+    {"reduction", ATTR_STRING, offsetof(NllGradAttrs, loss.reduction), .default_string = "mean", .help = "none, sum or mean"},
+    {"dims", ATTR_INTS, offsetof(NllGradAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46, .help = "dimensions of the log-probabilities"},
+    {0},
+};
+
+static Status nll_grad_infer(Node *node, Arena *arena) {
+  const NllGradAttrs *a = node->attrs;
+  Reduction reduction;
+  const Type *dloss = &node->inputs[0]->type;
+  if (a->dims.n < 2 || a->dims.n > RANK_MAX) FAIL(MALFORMED, node->name, "attribute dims has %lld numbers", (long long)a->dims.n);
+  Value scores = {.name = "dims", .type = type_make(dloss->dtype, (int)a->dims.n, a->dims.items)};
+  TRY(reduction_parse(node, &reduction));
+  TRY(operands_check(node, &scores, node->inputs[1], optional_input(node, 2)));
+  int64_t want = reduction == REDUCTION_NONE ? type_elems(&node->inputs[1]->type) : 1;
+  if (type_elems(dloss) != want) FAIL(MALFORMED, node->name, "dloss '%s' must have %lld elements", node->inputs[0]->name, (long long)want);
+  node->outputs[0]->type = scores.type;
+  return NULL;
+}
+
+static Status nll_grad_ref(const KernelContext *c) {
+  Reduction reduction;
+  TRY(reduction_parse(c->node, &reduction));
+  const Type *s = c->out[0].type;
+  Places places = {.labels = &c->in[1], .weights = has_input(c, 2) ? &c->in[2] : NULL, .classes = s->dims[1], .inner = 1,
+                   .ignore_index = ((const LossAttrs *)c->node->attrs)->ignore_index};
+  for (int d = 2; d < s->rank; d++) places.inner *= s->dims[d];
+  places.count = s->dims[0] * places.inner;
+  double divisor = 1;
+  if (reduction == REDUCTION_MEAN) TRY(weights_total(&places, c->node, &divisor));
+  if (out_elems(c, 0)) memset(c->out[0].data, 0, (size_t)type_bytes(s));
+  for (int64_t p = 0; p < places.count; p++) {
+    int64_t label;
+    double weight;
+    TRY(place_read(&places, c->node, p, &label, &weight));
+    if (label >= 0) out_f(c, 0, place_base(&places, p) + label * places.inner, -weight * in_f(c, 0, reduction == REDUCTION_NONE ? p : 0) / divisor);
+  }
+  return NULL;
+}
+
+const Op op_NegativeLogLikelihoodLossGrad = {
+    .name = "NegativeLogLikelihoodLossGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
+    .flags = OP_CROSSES_BATCH, .nondifferentiable = 7, .attrs = nll_grad_attrs, .attrs_bytes = sizeof(NllGradAttrs), .infer = nll_grad_infer,
+    .run_ref = nll_grad_ref};

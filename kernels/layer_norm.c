@@ -1,4 +1,5 @@
-// LayerNormalization over the axes from `axis` on, and its gradient, which computes the statistics again instead of keeping them.
+// LayerNormalization and RMSNormalization (which takes no mean off) over the axes from `axis` on, and their gradients, which compute the
+// statistics again instead of keeping them.
 #include <math.h>
 #include <string.h>
 
@@ -75,11 +76,13 @@ static const float *factor_row(const Tensor *t, const Rows *rows, float *space) 
   return space;
 }
 
+static bool takes_mean(const Node *node) { return node->op == &op_LayerNormalization || node->op == &op_LayerNormalizationGrad; }
+
 typedef struct Moments { double mean, inverse; } Moments;   // inverse = 1 / sqrt(variance + epsilon)
 
 static Moments moments_ref(const KernelContext *c, int x, const Rows *rows, int64_t base) {
   double sum = 0, squares = 0;
-  for (int64_t k = 0; k < rows->n; k++) sum += in_f(c, x, base + k);
+  for (int64_t k = 0; k < rows->n && takes_mean(c->node); k++) sum += in_f(c, x, base + k);
   double mean = sum / (double)rows->n;
   for (int64_t k = 0; k < rows->n; k++) {
     double d = in_f(c, x, base + k) - mean;
@@ -90,6 +93,10 @@ static Moments moments_ref(const KernelContext *c, int x, const Rows *rows, int6
 
 // Leaves the centred row in `centred`; the mean is rounded to f32 before it is taken off, and the variance is corrected for that.
 static Moments moments_cpu(const KernelContext *c, const float *x, float *centred, int64_t n) {
+  if (!takes_mean(c->node)) {
+    memcpy(centred, x, (size_t)n * sizeof(float));
+    return (Moments){0, 1 / sqrt(c->loops->sum_squares(x, 1, n) / (double)n + (double)((const NormAttrs *)c->node->attrs)->epsilon)};
+  }
   double mean = c->loops->sum(x, n) / (double)n, off = mean - (double)(float)mean;
   c->loops->add_s(centred, x, -(float)mean, n);
   double variance = c->loops->sum_squares(centred, 1, n) / (double)n - off * off;
@@ -170,7 +177,7 @@ static Status norm_grad(Grad *g) {
     if (node->outputs[o] && g->dy[o]) FAIL(UNSUPPORTED, node->name, "the loss depends on '%s': statistics have no gradient", node->outputs[o]->name);
   if (!g->dy[0]) return NULL;
   bool has_bias = node->n_inputs > 2 && node->inputs[2];
-  Node *grad = emit_node(g->emit, &op_LayerNormalizationGrad, INPUTS(g->dy[0], node->inputs[0], node->inputs[1]), 3,
+  Node *grad = emit_node(g->emit, takes_mean(node) ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad, INPUTS(g->dy[0], node->inputs[0], node->inputs[1]), has_bias || takes_mean(node) ? 3 : 2,
                          (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]},
                          ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
   if (!grad) return NULL;
@@ -190,9 +197,13 @@ const Op op_LayerNormalization = {
     .name = "LayerNormalization", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
     .workspace = norm_workspace, .alias = norm_alias};
+const Op op_RMSNormalization = {
+    .name = "RMSNormalization", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = norm_attrs,
+    .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
+    .workspace = norm_workspace, .alias = norm_alias};
 
-// ---- LayerNormalizationGrad ------------------------------------------------------------------------------------------------------
-// With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd, dscale = sum of dy h over rows, dbias = sum of dy.
+// ---- LayerNormalizationGrad, RMSNormalizationGrad ------------------------------------------------------------------------------------------------------
+// With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd (RMS: without mean(g)), dscale = sum of dy h over rows, dbias = sum of dy.
 
 enum { GRAD_DY, GRAD_X, GRAD_SCALE };
 
@@ -238,7 +249,7 @@ static Status norm_grad_ref(const KernelContext *c) {
     double sum = 0, dot = 0;
     for (int64_t k = 0; k < rows.n; k++) {
       double g = in_f(c, GRAD_DY, base + k) * in_f(c, GRAD_SCALE, factor_at(&scale, &rows, k));
-      sum += g;
+      if (takes_mean(c->node)) sum += g;
       dot += g * (in_f(c, GRAD_X, base + k) - m.mean) * m.inverse;
     }
     for (int64_t k = 0; k < rows.n; k++) {
@@ -278,7 +289,7 @@ static void row_grad_cpu(const KernelContext *c, const GradSpace *s, const float
   loops->add(s->dbias_block, s->dbias_block, dy, n);
   if (!dx) return;
   loops->mul(s->g, dy, scale, n);
-  double mean_g = loops->sum(s->g, n) / (double)n, mean_gh = loops->dot(s->g, s->h, n) / (double)n;
+  double mean_g = takes_mean(c->node) ? loops->sum(s->g, n) / (double)n : 0, mean_gh = loops->dot(s->g, s->h, n) / (double)n;
   float inverse = (float)m.inverse;
   loops->add_s(s->g, s->g, -(float)mean_g, n);
   loops->axpy(s->g, -(float)mean_gh, s->h, n);
@@ -321,5 +332,9 @@ static bool norm_grad_alias(const Node *node, int output, int input, Alias *out)
 
 const Op op_LayerNormalizationGrad = {
     .name = "LayerNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3,
+    .attrs = norm_attrs, .attrs_bytes = sizeof(NormAttrs), .infer = norm_grad_infer, .run_ref = norm_grad_ref, .run_cpu = norm_grad_cpu,
+    .workspace = norm_grad_workspace, .alias = norm_grad_alias};
+const Op op_RMSNormalizationGrad = {
+    .name = "RMSNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
     .attrs = norm_attrs, .attrs_bytes = sizeof(NormAttrs), .infer = norm_grad_infer, .run_ref = norm_grad_ref, .run_cpu = norm_grad_cpu,
     .workspace = norm_grad_workspace, .alias = norm_grad_alias};

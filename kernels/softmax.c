@@ -1,4 +1,4 @@
-// Softmax along one axis and its gradient.
+// Softmax and LogSoftmax along one axis and their gradients; Hardmax.
 #include <math.h>
 #include <string.h>
 
@@ -218,3 +218,119 @@ const Op op_SoftmaxGrad = {
     .name = "SoftmaxGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_grad_infer, .run_ref = softmax_grad_ref, .run_cpu = softmax_grad_cpu,
     .workspace = softmax_grad_workspace, .alias = softmax_grad_alias};
+
+// ---- LogSoftmax ----------------------------------------------------------------------------------------------------------------
+
+static Status log_softmax_ref(const KernelContext *c) {
+  Rows rows;
+  TRY(rows_of(c->node, c->in[0].type, &rows));
+  for (int64_t o = 0; o < rows.outer * rows.inner; o++) {
+    int64_t base = o / rows.inner * rows.n * rows.inner + o % rows.inner;
+    double max = -INFINITY, sum = 0;
+    for (int64_t k = 0; k < rows.n; k++) {
+      double v = in_f(c, 0, base + k * rows.inner);
+      if (v > max || isnan(v)) max = v;
+    }
+    for (int64_t k = 0; k < rows.n; k++) sum += exp(in_f(c, 0, base + k * rows.inner) - max);
+    double log_sum = log(sum);
+    for (int64_t k = 0; k < rows.n; k++) out_f(c, 0, base + k * rows.inner, in_f(c, 0, base + k * rows.inner) - max - log_sum);
+  }
+  return NULL;
+}
+
+static Status log_softmax_cpu(const KernelContext *c) {
+  Rows rows;
+  TRY(rows_of(c->node, c->in[0].type, &rows));
+  if (rows.inner != 1) return log_softmax_ref(c);
+  float *space = c->workspace;
+  for (int64_t o = 0; o < rows.outer; o++) {
+    const float *x = (const float *)c->in[0].data + o * rows.n;
+    float *y = (float *)c->out[0].data + o * rows.n, max = c->loops->max(x, rows.n);
+    c->loops->add_s(space, x, -max, rows.n);
+    c->loops->exp(space, space, rows.n);
+    double shift = (double)max + log(c->loops->sum(space, rows.n));
+    for (int64_t k = 0; k < rows.n; k++) y[k] = (float)((double)x[k] - shift);
+  }
+  return NULL;
+}
+
+static Status row_workspace(KernelPrepare *p) {
+  Rows rows;
+  TRY(rows_of(p->node, &p->node->inputs[0]->type, &rows));
+  p->workspace_bytes = rows.inner == 1 ? rows.n * (int64_t)sizeof(float) : 0;
+  return NULL;
+}
+
+static Status log_softmax_grad(Grad *g) {
+  if (g->dy[0] && g->wanted[0])
+    g->dx[0] = emit(g->emit, &op_LogSoftmaxGrad, INPUTS(g->node->outputs[0], g->dy[0]), ATTRS(A_INT("axis", ((const SoftmaxAttrs *)g->node->attrs)->axis)));
+  return NULL;
+}
+
+const Op op_LogSoftmax = {
+    .name = "LogSoftmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
+    .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .grad = log_softmax_grad, .run_ref = log_softmax_ref,
+    .run_cpu = log_softmax_cpu, .workspace = row_workspace, .alias = softmax_alias};
+
+// ---- LogSoftmaxGrad: dx = dy - exp(y) sum(dy); nothing where no gradient reaches the row, as in SoftmaxGrad ----------------------------
+
+static Status log_softmax_grad_ref(const KernelContext *c) {
+  Rows rows;
+  TRY(rows_of(c->node, c->in[SOFTMAX_Y].type, &rows));
+  for (int64_t o = 0; o < rows.outer * rows.inner; o++) {
+    int64_t base = o / rows.inner * rows.n * rows.inner + o % rows.inner;
+    double sum = 0;
+    bool reached = false;
+    for (int64_t k = 0; k < rows.n; k++) {
+      sum += in_f(c, SOFTMAX_DY, base + k * rows.inner);
+      reached |= in_f(c, SOFTMAX_DY, base + k * rows.inner) != 0;
+    }
+    for (int64_t k = 0; k < rows.n; k++) {
+      int64_t e = base + k * rows.inner;
+      out_f(c, 0, e, reached ? in_f(c, SOFTMAX_DY, e) - exp(in_f(c, SOFTMAX_Y, e)) * sum : 0);
+    }
+  }
+  return NULL;
+}
+
+static Status log_softmax_grad_cpu(const KernelContext *c) {
+  Rows rows;
+  TRY(rows_of(c->node, c->in[SOFTMAX_Y].type, &rows));
+  if (rows.inner != 1) return log_softmax_grad_ref(c);
+  float *space = c->workspace;
+  for (int64_t o = 0; o < rows.outer; o++) {
+    const float *y = (const float *)c->in[SOFTMAX_Y].data + o * rows.n, *dy = (const float *)c->in[SOFTMAX_DY].data + o * rows.n;
+    float *dx = (float *)c->out[0].data + o * rows.n;
+    if (all_zero(dy, rows.n)) {
+      memset(dx, 0, (size_t)rows.n * sizeof(float));
+      continue;
+    }
+    float sum = (float)c->loops->sum(dy, rows.n);
+    c->loops->exp(space, y, rows.n);
+    for (int64_t k = 0; k < rows.n; k++) dx[k] = dy[k] - space[k] * sum;
+  }
+  return NULL;
+}
+
+const Op op_LogSoftmaxGrad = {
+    .name = "LogSoftmaxGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
+    .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_grad_infer, .run_ref = log_softmax_grad_ref, .run_cpu = log_softmax_grad_cpu,
+    .workspace = row_workspace, .alias = softmax_grad_alias};
+
+// ---- Hardmax: 1 at the first maximum. No gradient: it is constant almost everywhere ------------------------------------------------------
+
+static Status hardmax_ref(const KernelContext *c) {
+  Rows rows;
+  TRY(rows_of(c->node, c->in[0].type, &rows));
+  for (int64_t o = 0; o < rows.outer * rows.inner && rows.n; o++) {
+    int64_t base = o / rows.inner * rows.n * rows.inner + o % rows.inner, best = 0;
+    for (int64_t k = 1; k < rows.n; k++)
+      if (in_f(c, 0, base + k * rows.inner) > in_f(c, 0, base + best * rows.inner)) best = k;
+    for (int64_t k = 0; k < rows.n; k++) out_f(c, 0, base + k * rows.inner, k == best);
+  }
+  return NULL;
+}
+
+const Op op_Hardmax = {
+    .name = "Hardmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
+    .attrs = softmax_attrs, .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .run_ref = hardmax_ref};

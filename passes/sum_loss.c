@@ -20,7 +20,7 @@ static Value *cross_entropy_sum(Emit *e, const Node *n) {
   Value *const weights = n->n_inputs > 2 ? n->inputs[2] : NULL;
   int64_t ignore_index = attr_int(n, "ignore_index");
   const AttrInit ignore = ignore_index == ATTR_ABSENT ? (AttrInit){.name = NULL} : (AttrInit)A_INT("ignore_index", ignore_index);
-  Value *sum = emit(e, &op_SoftmaxCrossEntropyLoss, n->inputs, n->n_inputs, ATTRS(A_STRING("reduction", "sum"), ignore));
+  Value *sum = emit(e, n->op, n->inputs, n->n_inputs, ATTRS(A_STRING("reduction", "sum"), ignore));
   e->graph->loss_count = emit(e, &op_CrossEntropyCount, INPUTS(n->inputs[1], weights), ATTRS(ignore));
   return sum;
 }
@@ -38,7 +38,7 @@ Status pass_sum_loss(Graph *graph, const CompileOptions *options) {
   const Node *n = loss_node(graph->loss);
   Emit e = {.graph = graph, .at = n, .phase = PHASE_MICRO};
   Value *sum;
-  if (n && n->op == &op_SoftmaxCrossEntropyLoss && !strcmp(attr_string(n, "reduction"), "mean")) {
+  if (n && (n->op == &op_SoftmaxCrossEntropyLoss || n->op == &op_NegativeLogLikelihoodLoss) && !strcmp(attr_string(n, "reduction"), "mean")) {
     sum = cross_entropy_sum(&e, n);
     graph->recipe.loss_rule = RULE_TOKENS;
   } else if (n && n->op == &op_ReduceMean) {
