@@ -62,4 +62,7 @@ MUST_USE Status model_import(Model *model, const ImportOptions *options, Arena *
 // The weights only, without reading the graph: where `Load` steps of a plan find theirs.
 MUST_USE Status model_weights(Model *model, Arena *arena, WeightSource *out);
 
+// Where each initializer of the main graph stems from, with a hash of its contents: reads all weights once. Strings lie in `arena` or the model.
+MUST_USE Status model_weight_origins(Model *model, Arena *arena, const WeightOrigin **out, size_t *n_out);
+
 #endif

@@ -1,11 +1,33 @@
 #include "weights.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <xxhash.h>
 
 const Weight *weights_find(const WeightSource *source, const char *name) {
   for (size_t i = 0; source && i < source->n_weights; i++)
     if (!strcmp(source->weights[i].name, name)) return &source->weights[i];
   return NULL;
+}
+
+Status weight_hash(const Weight *weight, uint64_t out[2]) {
+  enum { WINDOW_BYTES = 4 << 20, PAGE_BYTES = 4096 };
+  XXH3_state_t *state = XXH3_createState();
+  if (!state) FAIL(RESOURCE, weight->name, "no memory to hash the tensor");
+  XXH3_128bits_reset(state);
+  int64_t n_bytes = type_bytes(&weight->type);
+  for (int64_t at = 0; at < n_bytes; at += WINDOW_BYTES) {
+    const char *from = (const char *)weight->bytes + at;
+    int64_t n = n_bytes - at < WINDOW_BYTES ? n_bytes - at : WINDOW_BYTES;
+    XXH3_128bits_update(state, from, (size_t)n);
+    uintptr_t first = ((uintptr_t)from + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES, end = ((uintptr_t)from + (uintptr_t)n) / PAGE_BYTES * PAGE_BYTES;
+    if (weight->path && end > first) (void)madvise((void *)first, end - first, MADV_DONTNEED);   // only advice: a refusal costs memory
+  }
+  XXH128_hash_t hash = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  out[0] = hash.high64;
+  out[1] = hash.low64;
+  return STATUS_OK;
 }
 
 #if defined __clang__ && __clang_major__ < 15

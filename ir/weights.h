@@ -23,7 +23,21 @@ typedef struct WeightSource {
   uint64_t fingerprint[2];  // XXH3-128 of names, dtypes, shapes and locations; not of contents
 } WeightSource;
 
+// What is known of an initial weight beyond its bytes. Checkpoints record it, so that trained weights find the way back to where the exporter of the
+// model took them from, even when the model is gone.
+typedef struct WeightOrigin {
+  const char *name;
+  Type type;
+  uint64_t contents[2];             // weight_hash of its bytes
+  const char *const *folded_from;   // values that the exporter folded into it (metadata `folded_from`); in no useful order
+  size_t n_folded_from;
+  const char *gates;                // "LSTM", "GRU", "RNN": it is the W, R or B of that operator, its rows in that operator's order; NULL: of none
+} WeightOrigin;
+
 const Weight *weights_find(const WeightSource *source, const char *name);   // NULL when absent; linear in n_weights
+
+// XXH3-128 of the bytes. Pages of a mapped file are let go on the way, so that they do not stay resident.
+MUST_USE Status weight_hash(const Weight *weight, uint64_t out[2]);
 
 int64_t weight_read_int(const Weight *weight, int64_t index);      // any integer or bool dtype
 double weight_read_float(const Weight *weight, int64_t index);     // any dtype

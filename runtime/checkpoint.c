@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "origin_json.h"
 #include "safetensors.h"
 
 enum { PATH_BYTES = 4096, HASH_TEXT_BYTES = 33, FORMAT_VERSION = 1 };
@@ -218,7 +219,10 @@ static Status write_meta(const char *dir, const Graph *program, const Checkpoint
   const char *model = info->model_path ? info->model_path : "";
   if (*model && realpath(model, resolved)) model = resolved;
   json_t *meta = meta_json(program, info, model);
-  if (!meta) FAIL(MALFORMED, NULL, "a path or a name of the checkpoint is no UTF-8");
+  if (!meta || (info->n_origins && json_object_set_new(meta, "initializers", origins_to_json(info->origins, info->n_origins)))) {
+    json_decref(meta);
+    FAIL(MALFORMED, NULL, "a path or a name of the checkpoint is no UTF-8");
+  }
   Status status = add_file(json_object_get(meta, "files"), dir, params_name);
   if (!status) status = add_file(json_object_get(meta, "files"), dir, state_name);
   char *text = status ? NULL : json_dumps(meta, JSON_INDENT(1));
@@ -315,7 +319,8 @@ Status checkpoint_save(const char *dir, Executor *executor, const Graph *program
 
 struct Checkpoint {
   char *dir;
-  json_t *meta;              // owns the strings of `info`
+  Arena *arena;                    // of the origins
+  json_t *meta;                    // owns the strings of `info`
   CheckpointInfo info;
   Safetensors *params, *state;
   WeightSource params_source, all_source;
@@ -344,6 +349,14 @@ static Status read_meta(Checkpoint *c) {
   return NULL;
 }
 
+static Status read_origins(Checkpoint *c) {
+  c->arena = arena_create(0);
+  if (!c->arena) FAIL(RESOURCE, NULL, "no memory to open %s", c->dir);
+  ARENA_GUARD(c->arena);
+  Status status = origins_from_json(json_object_get(c->meta, "initializers"), c->arena, &c->info.origins, &c->info.n_origins);
+  ARENA_RETURN(c->arena, status_context(status, "%s/%s", c->dir, meta_name));
+}
+
 static Status open_part(Checkpoint *c, const char *name, Safetensors **out) {
   char path[PATH_BYTES], hash[HASH_TEXT_BYTES];
   const char *want = json_string_value(json_object_get(json_object_get(json_object_get(c->meta, "files"), name), "xxh3_128"));
@@ -358,6 +371,7 @@ static Status load(Checkpoint *c, const char *dir) {
   c->dir = strdup(dir);
   if (!c->dir) FAIL(RESOURCE, NULL, "no memory to open %s", dir);
   TRY(read_meta(c));
+  TRY(read_origins(c));
   TRY(open_part(c, params_name, &c->params));
   TRY(open_part(c, state_name, &c->state));
   c->params_source = (WeightSource){.path = c->dir, .weights = safetensors_tensors(c->params), .n_weights = safetensors_count(c->params)};
@@ -378,6 +392,7 @@ void checkpoint_close(Checkpoint *c) {
   safetensors_close(c->params);
   safetensors_close(c->state);
   json_decref(c->meta);
+  arena_destroy(c->arena);
   free(c->all);
   free(c->dir);
   free(c);

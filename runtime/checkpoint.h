@@ -11,14 +11,16 @@ typedef struct CheckpointInfo {
   int64_t next_batch;              // data position
   const char *model_path;          // of the source model, absolute where it could be resolved; "" when unknown
   const char *fingerprint;         // of its weight source, 32 hex digits
+  const WeightOrigin *origins;     // of the model's initializers; NULL: not known
+  size_t n_origins;
   // The recipe, for people and for checks at --resume:
   const char *optimizer, *precision, *reduce;
   int zero, ranks;
   int64_t micro_per_rank;
 } CheckpointInfo;
 
-// Saves all parameters (trainable and frozen) and optimizer state of the executor, whose program is `program`. info: the first four fields; the
-// recipe is taken from the program. An existing checkpoint at `dir` is replaced; anything else there is USAGE.
+// Saves all parameters (trainable and frozen) and optimizer state of the executor, whose program is `program`. info: the fields before the recipe, which is
+// taken from the program. An existing checkpoint at `dir` is replaced; anything else there is USAGE.
 MUST_USE Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info);
 
 typedef struct Checkpoint Checkpoint;

@@ -1,10 +1,12 @@
-// tessera export: trained weights out of a checkpoint, into a copy of the source model's file or into one safetensors file.
+// tessera export: trained weights out of a checkpoint, into a copy of the source model's file into one safetensors file, or into a PyTorch
+// state_dict.
 #include <stdlib.h>
 #include <string.h>
 
 #include "../frontend/onnx_export.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/safetensors.h"
+#include "../runtime/torch_state.h"
 #include "command.h"
 #include "compile_flow.h"
 
@@ -72,14 +74,26 @@ static Status write_model(Checkpoint *checkpoint, const Options *options) {
   return status;
 }
 
+// ---- A state_dict -------------------------------------------------------------------------------------------------------------
+
+static Status write_state(Checkpoint *checkpoint, const Options *options) {
+  TorchSummary s = {0};
+  Status status = torch_state_export(checkpoint, options->torch, options->output, &s);
+  if (s.count[TORCH_NAME] + s.count[TORCH_FOLDED] + s.count[TORCH_CONTENTS] + s.count[TORCH_KEPT])
+    fprintf(stderr, "tessera: entries of the state_dict: %lld found by name, %lld by what the exporter folded, %lld by contents, %lld not trained\n",
+            (long long)s.count[TORCH_NAME], (long long)s.count[TORCH_FOLDED], (long long)s.count[TORCH_CONTENTS], (long long)s.count[TORCH_KEPT]);
+  return status;
+}
+
 static Status export_checkpoint(Checkpoint **checkpoint, const Options *options) {
   if (!options->input) FAIL(USAGE, NULL, "name the checkpoint folder that 'tessera run --save' wrote");
   if (!options->output) FAIL(USAGE, NULL, "say where the weights go: -o MODEL.onnx or -o WEIGHTS.safetensors");
   bool model = ends_with(options->output, ".onnx"), tensors = ends_with(options->output, ".safetensors");
   if (!model && !tensors) FAIL(USAGE, NULL, "'%s' ends neither in .onnx nor in .safetensors", options->output);
-  if (options->torch) FAIL(UNSUPPORTED, NULL, "--torch is not there yet; -o WEIGHTS.safetensors gives the weights under their ONNX names and layouts");
+  if (options->torch && model) FAIL(USAGE, NULL, "--torch makes a state_dict: -o FILE.safetensors, not '%s'", options->output);
   TRY(checkpoint_open(options->input, checkpoint));
-  if (model) TRY(write_model(*checkpoint, options));
+  if (options->torch) TRY(write_state(*checkpoint, options));
+  else if (model) TRY(write_model(*checkpoint, options));
   else TRY(write_tensors(checkpoint_params(*checkpoint), options->output));
   printf("%s: the weights of '%s' after %lld steps\n", options->output, options->input, (long long)checkpoint_info(*checkpoint)->step);
   return STATUS_OK;

@@ -279,7 +279,9 @@ static Status save(Run *run) {
     .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
     .fingerprint = fingerprint,
   };
-  Status status = checkpoint_save(o->save, run->executor, program, &info);
+  Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
+  Status status = model_weight_origins(model, run->flow.arena, &info.origins, &info.n_origins);
+  if (!status) status = checkpoint_save(o->save, run->executor, program, &info);
   free(absolute);
   return status;
 }
