@@ -64,34 +64,49 @@ static Status find_scores(const Graph *g, Value **out) {
   FAIL(USAGE, NULL, "--loss cross_entropy: no output is a float of shape [samples, classes] or [..., classes]; the outputs are %s", outputs_text(g));
 }
 
-// Labels of scores [N..., C]: the input of that name, or a new one of type int64[N...].
-static Status find_labels(Graph *g, const char *name, const Value *scores, Value **out) {
-  Type want = type_make(DTYPE_I64, scores->type.rank - 1, scores->type.dims);
-  Value *v = graph_find_value(g, name);
+// Labels of scores whose classes lie on `axis`: the scores' shape without it.
+static Type labels_type(const Type *scores, int axis) {
+  Type t = type_make(DTYPE_I64, scores->rank - 1, scores->dims);
+  for (int d = axis; d + 1 < scores->rank; d++) t.dims[d] = scores->dims[d + 1];
+  return t;
+}
+
+// Labels of scores [N..., C], or of [N, C, d1...] where only that fits the labels: the input of that name, or a new one.
+static Status find_labels(Graph *g, const CompileOptions *options, const Value *scores, Value **out, int *out_axis) {
+  Type last = labels_type(&scores->type, scores->type.rank - 1), second = labels_type(&scores->type, 1);
+  Value *v = graph_find_value(g, options->labels);
   if (!v) {
-    v = graph_add_value(g, name);
-    v->type = want;
+    v = graph_add_value(g, options->labels);
+    v->type = options->labels_type.dtype ? options->labels_type : last;
+    v->type.dtype = DTYPE_I64;
     v->role = ROLE_INPUT;
     graph_add_input(g, v);
   }
-  char a[240], b[240], c[240];
+  char a[240], b[240], c[240], d[240];
   type_text(&v->type, a, sizeof a);
   type_text(&scores->type, b, sizeof b);
   if (v->type.dtype != DTYPE_I64 && v->type.dtype != DTYPE_I32)
-    FAIL(USAGE, NULL, "--labels %s is %s; labels are class numbers of type int64 or int32", name, a);
-  if (type_elems(&v->type) != type_elems(&want))
-    FAIL(USAGE, NULL, "--labels %s is %s; the scores '%s' of type %s need %s", name, a, scores->name, b, type_text(&want, c, sizeof c));
+    FAIL(USAGE, NULL, "--labels %s is %s; labels are class numbers of type int64 or int32", v->name, a);
+  bool is_second = type_same_shape(&v->type, &second) && !type_same_shape(&v->type, &last);
+  if (!is_second && type_elems(&v->type) != type_elems(&last))
+    FAIL(USAGE, NULL, "--labels %s is %s; the scores '%s' of type %s need %s%s%s", v->name, a, scores->name, b, type_text(&last, c, sizeof c),
+         scores->type.rank > 2 ? ", or with the classes on axis 1 " : "", scores->type.rank > 2 ? type_text(&second, d, sizeof d) : "");
   *out = v;
+  *out_axis = is_second ? 1 : scores->type.rank - 1;
   return STATUS_OK;
 }
 
-// [B, T, V] scores and [B, T] labels are B*T samples.
-static Status add_cross_entropy(Graph *g, Value *scores, Value *labels, Value **out) {
+// With the classes on the last axis, [B, T, V] scores and [B, T] labels are B*T samples.
+static Status add_cross_entropy(Graph *g, Value *scores, int axis, Value *labels, Value **out) {
   Emit e = {.graph = g, .phase = PHASE_MICRO};
-  int rank = scores->type.rank;
-  int64_t classes = scores->type.dims[rank - 1], samples = type_elems(&labels->type);
-  if (rank != 2) scores = emit(&e, &op_Reshape, INPUTS(scores, emit_int64s(&e, "loss.scores_shape", (int64_t[]){samples, classes}, 2)), NULL);
-  if (labels->type.rank != 1) labels = emit(&e, &op_Reshape, INPUTS(labels, emit_int64s(&e, "loss.labels_shape", &samples, 1)), NULL);
+  if (axis != 1) {
+    int64_t classes = scores->type.dims[axis], samples = type_elems(&labels->type);
+    scores = emit(&e, &op_Reshape, INPUTS(scores, emit_int64s(&e, "loss.scores_shape", (int64_t[]){samples, classes}, 2)), NULL);
+    if (labels->type.rank != 1) labels = emit(&e, &op_Reshape, INPUTS(labels, emit_int64s(&e, "loss.labels_shape", &samples, 1)), NULL);
+  } else if (labels->type.rank != scores->type.rank - 1) {
+    int64_t samples = type_elems(&labels->type);
+    labels = emit(&e, &op_Reshape, INPUTS(labels, emit_int64s(&e, "loss.labels_shape", &samples, 1)), NULL);
+  }
   if (e.status) return e.status;
   Value *loss = emit(&e, &op_SoftmaxCrossEntropyLoss, INPUTS(scores, labels), ATTRS(A_INT("ignore_index", IGNORED_LABEL)));
   if (e.status) return e.status;
@@ -105,15 +120,16 @@ static Status add_loss(Graph *g, const CompileOptions *options, Value **out) {
   if (strcmp(options->loss, "cross_entropy")) FAIL(USAGE, NULL, "--loss %s: the known loss is cross_entropy", options->loss);
   if (!options->labels) FAIL(USAGE, NULL, "--loss cross_entropy needs --labels NAME: the input with the class numbers, new or in the graph");
   Value *scores, *labels;
+  int axis;
   if (options->loss_output) TRY(find_named(g, options->loss_output, &scores));
   else TRY(find_scores(g, &scores));
   if (!dtype_is_float(scores->type.dtype) || scores->type.rank < 2) {
     char type[240];
-    FAIL(USAGE, NULL, "--loss-output %s is %s; scores for --loss cross_entropy are floats of shape [..., classes]", scores->name,
+    FAIL(USAGE, NULL, "--loss-output %s is %s; scores for --loss cross_entropy are floats of shape [..., classes] or [samples, classes, ...]", scores->name,
          type_text(&scores->type, type, sizeof type));
   }
-  TRY(find_labels(g, options->labels, scores, &labels));
-  return add_cross_entropy(g, scores, labels, out);
+  TRY(find_labels(g, options, scores, &labels, &axis));
+  return add_cross_entropy(g, scores, axis, labels, out);
 }
 
 // ---- Does it train anything? ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ typedef struct CompileOptions {
   const char *loss;              // NULL: in the graph; "cross_entropy"; ...
   const char *loss_output;       // NULL: the first float output of one element
   const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name
+  Type labels_type;              // of the first batch of labels, where an input is created for them; dtype NONE: not known
   const char *optimizer;         // "sgd", "adam", "adamw", "adagrad", "rmsprop"
   double lr, momentum, dampening, beta1, beta2, eps, weight_decay, clip_norm;   // clip_norm 0: none
   double alpha, lr_decay, initial_accumulator;       // rmsprop; adagrad

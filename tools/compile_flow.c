@@ -100,17 +100,23 @@ static Status read_ties(const TextList *list, Arena *arena, Tie **out) {
   return STATUS_OK;
 }
 
+// Will attach_loss make an input for the labels? Data then feed it after the model's own inputs.
+static bool adds_labels(const Flow *flow, const Options *options) {
+  if (flow->is_plan || !options->loss || !options->labels) return false;
+  for (size_t i = 0; i < flow->n_inputs; i++)
+    if (!strcmp(flow->inputs[i].name, options->labels)) return false;
+  return true;
+}
+
 Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out) {
   DataInput *inputs = calloc(flow->n_inputs + 1, sizeof *inputs);
   if (!inputs) FAIL(RESOURCE, NULL, "out of memory for %zu inputs", flow->n_inputs);
-  bool adds_labels = !flow->is_plan && options->loss && options->labels;
   size_t n = flow->n_inputs;
   for (size_t i = 0; i < n; i++) {
     inputs[i] = (DataInput){.name = flow->inputs[i].name, .dtype = flow->inputs[i].dtype, .rank = flow->inputs[i].rank};
     memcpy(inputs[i].dims, flow->inputs[i].dims, sizeof inputs[i].dims);
-    if (adds_labels) adds_labels = strcmp(inputs[i].name, options->labels) != 0;
   }
-  if (adds_labels) inputs[n++] = (DataInput){.name = options->labels, .dtype = DTYPE_I64, .rank = -1};   // attach_loss will make that input
+  if (adds_labels(flow, options)) inputs[n++] = (DataInput){.name = options->labels, .dtype = DTYPE_I64, .rank = -1};
   DataOptions data = {
     .sources = options->data.items, .n_sources = (size_t)options->data.n, .batch = options->batch, .seq = options->seq,
     .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
@@ -247,6 +253,7 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
   TRY(check_options_fit_optimizer(options));
   TRY(flow_import(flow, options, data, 0));
   TRY(flow_compile_options(flow, options, &compile));
+  if (data && adds_labels(flow, options)) compile.labels_type = data_shapes(data)[flow->n_inputs];
   TRY(flow_pass_run(options, flow->arena, &run));
   TRY(passes_run(flow->graph, pipeline_train, &compile, &run));
   return make_plan(flow->graph, &flow->plan);
