@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
+typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
 
 typedef struct Row {
   const char *name;
@@ -93,6 +93,27 @@ static Status parse_int(const Row *row, const char *text, int64_t *out) {
   return STATUS_OK;
 }
 
+static const struct { const char *name; double bytes; } units[] = {
+    {"", 1},    {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+    {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+};
+
+// "8MiB", "1.5GB", "65536": a whole number of bytes.
+static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
+  char *unit;
+  errno = 0;
+  double v = strtod(text, &unit), scale = 0;
+  if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno) FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (!strcmp(units[i].name, unit + (*unit == ' '))) scale = units[i].bytes;
+  if (scale == 0) FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", row->name, text);
+  v *= scale;
+  if (v != floor(v)) FAIL(USAGE, NULL, "--%s: '%s' is no whole number of bytes", row->name, text);
+  if (v < row->min || v > row->max) FAIL(USAGE, NULL, "--%s: %.0f bytes are outside %.0f..%.0f", row->name, v, row->min, row->max);
+  *out = (int64_t)v;
+  return STATUS_OK;
+}
+
 static Status parse_choice(const Row *row, const char *text, const char **out) {
   size_t n = strlen(text);
   for (const char *p = row->argument; n && p; p = strchr(p, '|')) {
@@ -140,6 +161,7 @@ static Status set_field(const Row *row, const char *text, Options *out) {
   case KIND_FLAG: *(bool *)field = true; break;
   case KIND_OFF: *(bool *)field = text != NULL; break;   // text: the default
   case KIND_INT: TRY(parse_int(row, text, field)); break;
+  case KIND_BYTES: TRY(parse_bytes(row, text, field)); break;
   case KIND_REAL: {
     double v;
     TRY(parse_real(row->name, text, text + strlen(text), &v));

@@ -19,6 +19,7 @@ typedef struct RealList { double *items; int n; } RealList;
 typedef bool OptionFLAG;
 typedef bool OptionOFF;
 typedef int64_t OptionINT;
+typedef int64_t OptionBYTES;
 typedef double OptionREAL;
 typedef const char *OptionTEXT;
 typedef const char *OptionCHOICE;
