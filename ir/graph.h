@@ -28,7 +28,8 @@ typedef enum Role {
   ROLE_STATE,        // optimizer state of `of`; lives from step to step
   ROLE_PARTIAL,      // partial sums of TreeAccumulate; live from micro-batch to micro-batch
   ROLE_MASTER,       // f32 master copy of a parameter kept in a narrower type
-  ROLE_CONST,        // a constant or buffer of the model
+  ROLE_CONST,        // a constant of the model, or a buffer that nothing updates
+  ROLE_BUFFER,       // running statistics: each rank updates its own in every micro-batch; rank 0's are saved, as in PyTorch DDP
   ROLE_COUNT
 } Role;
 
@@ -102,7 +103,7 @@ struct Value {
   Layout layout;
   Node *producer;              // NULL for inputs, control values, carried values and initializers
   int output_index;            // of producer
-  const Weight *weight;        // PARAM, CONST, STATE: initial bytes, of the same shape; NULL when there are none
+  const Weight *weight;        // PARAM, CONST, BUFFER, STATE: initial bytes, of the same shape; NULL when there are none
   Value *of;                   // GRAD, STATE, MASTER: the parameter it belongs to
   Value *carry;                // this value becomes `carry` for the next step (update) or micro-batch (micro); NULL: it does not
   int32_t bucket;              // bucket that it is the flat form of (whole or shard); -1: none

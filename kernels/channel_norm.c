@@ -168,10 +168,18 @@ static bool over_first(const Node *node, int output, int input, Alias *out) {
   return true;
 }
 
+// New running statistics may lie over the old ones: a channel's are read before they are written.
+static bool batch_alias(const Node *node, int output, int input, Alias *out) {
+  if (output == 0) return over_first(node, output, input, out);
+  if (input != BATCH_MEAN + output - 1) return false;
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = input};
+  return true;
+}
+
 const Op op_BatchNormalization = {
     .name = "BatchNormalization", .domain = "", .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3, .flags = OP_CROSSES_BATCH,
     .nondifferentiable = 1 << BATCH_MEAN | 1 << BATCH_VAR, .attrs = batch_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_infer,
-    .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = over_first};
+    .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = batch_alias};
 
 // ---- BatchNormalizationGrad ------------------------------------------------------------------------------------------------------------
 

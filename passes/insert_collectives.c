@@ -124,11 +124,12 @@ static void init_bucket(Lower *l, int b) {
   }
 }
 
-// Constants whose bytes lie in the model file are loaded, not copied into the plan.
+// Constants whose bytes lie in the model file are loaded, not copied into the plan; so are buffers, which change.
 static void init_constants(Lower *l) {
   for (size_t i = 0; i < l->n_values && !l->emit.status; i++) {
     Value *v = l->graph->values[i];
-    if (v->role != ROLE_CONST || !v->weight || !v->weight->path || v->producer || value_bytes(v) < LOAD_BYTES_MIN) continue;
+    bool large = v->role == ROLE_CONST && v->weight && v->weight->path && value_bytes(v) >= LOAD_BYTES_MIN;
+    if (v->producer || !(large || v->role == ROLE_BUFFER)) continue;
     l->emit.cause = (Cause){.param = v->name, .pass = "insert_collectives"};
     Value *loaded = emit_load(l, &v->name, &(int64_t){0}, 1, &v->type, false, "");
     if (!loaded) return;

@@ -6,6 +6,7 @@
 const char *const pipeline_simplify[] = {"infer_types", "fold_constants", "merge_common", "dead_code", NULL};
 
 const char *const pipeline_train[] = {
+    "carry_buffers",        // before anything could take running statistics for constants
     "widen",                // first, so that constants are computed in double, too
     "infer_types",
     "fold_constants",

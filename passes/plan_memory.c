@@ -77,7 +77,7 @@ static void find_structure(Memory *m) {
 static Category category_of(const Graph *g, const Value *v, uint32_t last) {
   switch (v->role) {
   case ROLE_PARAM: case ROLE_MASTER: return CATEGORY_PARAMS;
-  case ROLE_STATE: return CATEGORY_STATE;
+  case ROLE_STATE: case ROLE_BUFFER: return CATEGORY_STATE;
   case ROLE_PARTIAL: return CATEGORY_PARTIAL;
   case ROLE_INPUT: return CATEGORY_INPUTS;
   case ROLE_CONST: return CATEGORY_CONSTS;
@@ -95,7 +95,7 @@ static int32_t add_buffer(Memory *m, Buffer b) {
 }
 
 static bool lives_on(const Value *v) {   // from step to step or from init
-  return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_MASTER || v->role == ROLE_CONST ||
+  return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_MASTER || v->role == ROLE_CONST || v->role == ROLE_BUFFER ||
          v->role == ROLE_CONTROL || (v->producer && v->producer->phase == PHASE_INIT);
 }
 

@@ -87,8 +87,17 @@ static size_t count_params(const Graph *program) {
   return n;
 }
 
+// Running statistics as the model names them; others of that role become them.
+static bool is_stored_buffer(const Value *v) { return v->role == ROLE_BUFFER && !v->carry && v->producer && v->producer->phase == PHASE_INIT; }
+
 static Status list_params(const Graph *program, const char *which, Items *items) {
-  TRY(items_create(items, count_params(program)));
+  TRY(items_create(items, count_params(program) + program->n_values));
+  for (size_t i = 0; i < program->n_values && !which; i++) {
+    const Value *v = program->values[i];
+    if (!is_stored_buffer(v)) continue;
+    items->entries[items->n] = (SafetensorsEntry){v->name, v->type};
+    items->items[items->n++] = (Item){v->name, NULL};
+  }
   for (size_t b = 0; b < program->n_buckets; b++) {
     const Bucket *bucket = &program->buckets[b];
     if (which && !bucket->trainable) continue;               // frozen ones have no gradient

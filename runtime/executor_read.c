@@ -52,10 +52,18 @@ static Status scale_gradient(const Executor *e, Dtype dtype, void *data, int64_t
   return NULL;
 }
 
+// Running statistics are each rank's own; rank 0's count.
+static Status read_buffer(const Executor *e, const char *name, const char *which, void *out) {
+  const Value *v = graph_find_value(e->graph, name);
+  if (which || !v || v->role != ROLE_BUFFER || v->loc.buffer < 0) FAIL(USAGE, name, "the plan has no parameter or buffer of this name");
+  memcpy(out, address(e, v, 0), (size_t)value_bytes(v));
+  return NULL;
+}
+
 Status executor_read(Executor *e, const char *param, const char *which, void *out) {
   int b, slot;
   const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
-  if (!bucket) FAIL(USAGE, param, "the plan has no parameter of this name");
+  if (!bucket) return read_buffer(e, param, which, out);
   const Value *flat;
   TRY(find_flat(e, b, bucket, which ? which : "param", param, &flat));
   int64_t elems = type_elems(&bucket->types[slot]);
@@ -67,22 +75,32 @@ Status executor_read(Executor *e, const char *param, const char *which, void *ou
 
 // ---- Hash of all parameters ---------------------------------------------------------------------------------------------------
 
-typedef struct NamedParam { const char *name; int64_t bytes; } NamedParam;
+typedef struct NamedParam { const char *name; } NamedParam;
 
 static int by_name(const void *a, const void *b) { return strcmp(((const NamedParam *)a)->name, ((const NamedParam *)b)->name); }
 
-static Status hash_params(Executor *e, const NamedParam *params, size_t n, XXH3_state_t *state) {
-  for (size_t i = 0; i < n; i++) {
-    char *bytes = malloc((size_t)params[i].bytes + 1);
-    if (!bytes) FAIL(RESOURCE, params[i].name, "no memory for %" PRId64 " bytes of it", params[i].bytes);
-    Status status = executor_read(e, params[i].name, NULL, bytes);
-    if (!status) {
-      XXH3_128bits_update(state, params[i].name, strlen(params[i].name) + 1);
-      XXH3_128bits_update(state, bytes, (size_t)params[i].bytes);
-    }
-    free(bytes);
-    TRY(status);
+// In pieces, so that hashing needs no memory to speak of.
+enum { HASH_PIECE_BYTES = 1 << 16 };
+
+static Status hash_param(const Executor *e, const NamedParam *param, XXH3_state_t *state) {
+  int b, slot;
+  const Bucket *bucket = bucket_of_param(e->graph, param->name, &b, &slot);
+  if (!bucket) FAIL(USAGE, param->name, "the plan has no parameter of this name");
+  const Value *flat;
+  TRY(find_flat(e, b, bucket, "param", param->name, &flat));
+  char piece[HASH_PIECE_BYTES];
+  int64_t width = dtype_bytes(flat->type.dtype), elems = type_elems(&bucket->types[slot]), step = HASH_PIECE_BYTES / width;
+  XXH3_128bits_update(state, param->name, strlen(param->name) + 1);
+  for (int64_t at = 0; at < elems; at += step) {
+    int64_t n = elems - at < step ? elems - at : step;
+    collect(e, bucket, flat, bucket->starts[slot] + at, n, piece);
+    XXH3_128bits_update(state, piece, (size_t)(n * width));
   }
+  return NULL;
+}
+
+static Status hash_params(Executor *e, const NamedParam *params, size_t n, XXH3_state_t *state) {
+  for (size_t i = 0; i < n; i++) TRY(hash_param(e, &params[i], state));
   return NULL;
 }
 
@@ -95,7 +113,7 @@ Status executor_params_hash(Executor *e, char out[33]) {
   Status status = NULL;
   if (!params || !state) status = status_fail(STATUS_RESOURCE, NULL, "no memory to hash %zu parameters", n);
   for (size_t b = 0; !status && b < g->n_buckets; b++)
-    for (int k = 0; k < g->buckets[b].n_params; k++) params[i++] = (NamedParam){g->buckets[b].params[k], type_bytes(&g->buckets[b].types[k])};
+    for (int k = 0; k < g->buckets[b].n_params; k++) params[i++] = (NamedParam){g->buckets[b].params[k]};
   if (!status) {
     qsort(params, n, sizeof *params, by_name);
     XXH3_128bits_reset(state);
