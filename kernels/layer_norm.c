@@ -177,9 +177,10 @@ static Status norm_grad(Grad *g) {
     if (node->outputs[o] && g->dy[o]) FAIL(UNSUPPORTED, node->name, "the loss depends on '%s': statistics have no gradient", node->outputs[o]->name);
   if (!g->dy[0]) return NULL;
   bool has_bias = node->n_inputs > 2 && node->inputs[2];
-  Node *grad = emit_node(g->emit, takes_mean(node) ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad, INPUTS(g->dy[0], node->inputs[0], node->inputs[1]), has_bias || takes_mean(node) ? 3 : 2,
-                         (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]},
-                         ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
+  bool mean = takes_mean(node);
+  Node *grad = emit_node(g->emit, mean ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad,
+                         INPUTS(g->dy[0], node->inputs[0], node->inputs[1]), mean ? 3 : 2,
+                         (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]}, ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
   if (!grad) return NULL;
   if (g->wanted[0]) g->dx[0] = grad->outputs[0];
   for (int i = 1; i < (has_bias ? 3 : 2); i++)
