@@ -5,7 +5,8 @@
 // Field numbers of onnx.proto that this file takes apart itself; the rest goes through protobuf-c's descriptors.
 enum {
   MODEL_GRAPH = 7, MODEL_TRAINING_INFO = 20, MODEL_FUNCTIONS = 25, MODEL_CONFIGURATION = 26,
-  GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_QUANTIZATION = 14, GRAPH_SPARSE_INITIALIZER = 15,
+  GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_OUTPUT = 12, GRAPH_QUANTIZATION = 14, GRAPH_SPARSE_INITIALIZER = 15,
+  FUNCTION_NODE = 7, FUNCTION_DOC = 8, FUNCTION_DEFAULT = 11, FUNCTION_VALUE_INFO = 12,
   NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_DEVICE = 10,
   ATTR_T = 5, ATTR_G = 6, ATTR_TENSORS_LIST = 10, ATTR_GRAPHS = 11, ATTR_SPARSE = 22, ATTR_SPARSES = 23,
   TENSOR_FLOATS = 4, TENSOR_INT32S = 5, TENSOR_STRINGS_DATA = 6, TENSOR_INT64S = 7, TENSOR_RAW = 9, TENSOR_DOUBLES = 10, TENSOR_UINT64S = 11,
@@ -81,23 +82,54 @@ Status onnx_decode_graph(Bytes bytes, Arena *arena, OnnxGraph *out) {
   return STATUS_OK;
 }
 
+static Status decode_function(Bytes bytes, Arena *arena, OnnxFunction *out) {
+  DECODE(bytes, function_proto, BIT(FUNCTION_NODE) | BIT(FUNCTION_DOC) | BIT(FUNCTION_DEFAULT) | BIT(FUNCTION_VALUE_INFO), arena, out->head);
+  out->nodes = ARENA_ARRAY(arena, OnnxNode, count_fields(bytes, FUNCTION_NODE));
+  out->defaults = ARENA_ARRAY(arena, OnnxAttr, count_fields(bytes, FUNCTION_DEFAULT));
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number == FUNCTION_DEFAULT) TRY(decode_attr(w.bytes, arena, &out->defaults[out->n_defaults++]));
+    if (w.number != FUNCTION_NODE) continue;
+    out->nodes[out->n_nodes].index = out->n_nodes;
+    TRY(decode_node(w.bytes, arena, &out->nodes[out->n_nodes++]));
+  }
+  return STATUS_OK;
+}
+
 Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out) {
   *out = (OnnxModel){0};
   DECODE(bytes, model_proto, BIT(MODEL_GRAPH) | BIT(MODEL_TRAINING_INFO) | BIT(MODEL_FUNCTIONS) | BIT(MODEL_CONFIGURATION), arena, out->head);
+  out->functions = ARENA_ARRAY(arena, OnnxFunction, count_fields(bytes, MODEL_FUNCTIONS));
   for (WireField w; wire_next(&bytes, &w);) {
     if (w.number == MODEL_GRAPH) {
       out->has_graph = true;
       TRY(onnx_decode_graph(w.bytes, arena, &out->graph));
     } else if (w.number == MODEL_TRAINING_INFO) {
       out->n_training_infos++;
-    } else if (w.number == MODEL_FUNCTIONS && out->n_functions++ == 0) {
-      const uint64_t only_names = ~(BIT(1) | BIT(10));
-      const Onnx__FunctionProto *f;
-      DECODE(w.bytes, function_proto, only_names, arena, f);
-      out->function = arena_printf(arena, "%s::%s", text_or_empty(f->domain), text_or_empty(f->name));
+    } else if (w.number == MODEL_FUNCTIONS) {
+      TRY(decode_function(w.bytes, arena, &out->functions[out->n_functions++]));
     }
   }
   return STATUS_OK;
+}
+
+// Walks nested graphs on the wire; their depth is what wire_scan has let pass.
+static void names_in_graph(Bytes graph, void (*use)(void *user, Bytes name), void *user) {
+  for (WireField node; wire_next(&graph, &node);) {
+    if (node.number != GRAPH_NODE && node.number != GRAPH_OUTPUT) continue;
+    Bytes rest = node.bytes;
+    for (WireField w; wire_next(&rest, &w);) {
+      if (w.number == 1) use(user, w.bytes);       // NodeProto.input, or ValueInfoProto.name of an output
+      if (node.number != GRAPH_NODE || w.number != NODE_ATTRIBUTE) continue;
+      Bytes attr = w.bytes;
+      for (WireField a; wire_next(&attr, &a);)
+        if (a.number == ATTR_G) names_in_graph(a.bytes, use, user);
+    }
+  }
+}
+
+void onnx_subgraph_names(const OnnxNode *node, void (*use)(void *user, Bytes name), void *user) {
+  for (size_t i = 0; i < node->n_attrs; i++)
+    if (node->attrs[i].has_graph) names_in_graph(node->attrs[i].graph, use, user);
 }
 
 const OnnxAttr *onnx_attr(const OnnxNode *node, const char *name) {
@@ -107,6 +139,12 @@ const OnnxAttr *onnx_attr(const OnnxNode *node, const char *name) {
 }
 
 const char *onnx_domain(const char *domain) { return !domain || !strcmp(domain, "ai.onnx") ? "" : domain; }
+
+int64_t onnx_opset(Onnx__OperatorSetIdProto *const *imports, size_t n, const char *domain) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(onnx_domain(imports[i]->domain), domain)) return imports[i]->version;
+  return 0;
+}
 
 const char *onnx_metadata(Onnx__StringStringEntryProto *const *entries, size_t n, const char *key) {
   for (size_t i = 0; i < n; i++)

@@ -37,21 +37,35 @@ typedef struct OnnxGraph {
   size_t n_sparse;                   // sparse initializers
 } OnnxGraph;
 
+typedef struct OnnxFunction {
+  const Onnx__FunctionProto *head;   // name, inputs, outputs, names of attributes, opset_import
+  OnnxNode *nodes;
+  size_t n_nodes;
+  OnnxAttr *defaults;                // attributes that have a default
+  size_t n_defaults;
+} OnnxFunction;
+
 typedef struct OnnxModel {
   const Onnx__ModelProto *head;      // without graph, training_info, functions
   bool has_graph;
   OnnxGraph graph;
-  size_t n_training_infos, n_functions;
-  const char *function;              // name of the first model-local function
+  size_t n_training_infos;
+  OnnxFunction *functions;
+  size_t n_functions;
 } OnnxModel;
 
 MUST_USE Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out);
 MUST_USE Status onnx_decode_graph(Bytes bytes, Arena *arena, OnnxGraph *out);
 
+// Calls `use` with every name that the node's subgraphs, at any depth, take as an input or give as an output.
+void onnx_subgraph_names(const OnnxNode *node, void (*use)(void *user, Bytes name), void *user);
+
 const OnnxAttr *onnx_attr(const OnnxNode *node, const char *name);       // NULL when absent
 static inline const char *text_or_empty(const char *text) { return text ? text : ""; }
 // "" for ai.onnx.
 const char *onnx_domain(const char *domain);
+// Version of `domain` among imports; 0: not imported.
+int64_t onnx_opset(Onnx__OperatorSetIdProto *const *imports, size_t n, const char *domain);
 // Value of a metadata entry; NULL when absent.
 const char *onnx_metadata(Onnx__StringStringEntryProto *const *entries, size_t n, const char *key);
 

@@ -118,28 +118,22 @@ Status import_verdict(const Import *import) {
 
 // ---- Versions -----------------------------------------------------------------------------------------------------------------
 
-int64_t import_opset(const OnnxModel *onnx, const char *domain) {
-  for (size_t i = 0; i < onnx->head->n_opset_import; i++)
-    if (!strcmp(onnx_domain(onnx->head->opset_import[i]->domain), domain)) return onnx->head->opset_import[i]->version;
-  return 0;
-}
-
 static void check_versions(Import *import) {
   const Onnx__ModelProto *head = import->onnx.head;
   if (!head->has_ir_version || head->ir_version < 1) import_problem(import, STATUS_MALFORMED, NULL, "the model says no ir_version: is it an ONNX file?");
   else if (head->ir_version > IR_VERSION_NEWEST)
     import_problem(import, STATUS_UNSUPPORTED, NULL, "ir_version %" PRId64 " is newer than the newest known, %d", head->ir_version, IR_VERSION_NEWEST);
   if (!head->n_opset_import) import_problem(import, STATUS_MALFORMED, NULL, "the model imports no operator set (opset_import is missing)");
-  import->opset = import_opset(&import->onnx, "");
+  import->scope = scope_create(import, NULL, "");
+  import->scope->opsets = head->opset_import;
+  import->scope->n_opsets = head->n_opset_import;
+  import->opset = scope_opset(import->scope, "");
   int newest = schema_opset_newest();
   if (import->opset && import->opset < OPSET_OLDEST)
     import_problem(import, STATUS_UNSUPPORTED, NULL, "opset ai.onnx %" PRId64 " is older than the oldest supported, %d; onnx.version_converter can raise it",
                    import->opset, OPSET_OLDEST);
   if (import->opset > newest)
     import_problem(import, STATUS_UNSUPPORTED, NULL, "opset ai.onnx %" PRId64 " is newer than the newest known, %d", import->opset, newest);
-  if (import->onnx.n_functions)
-    import_problem(import, STATUS_UNSUPPORTED, NULL, "the model has %zu model-local functions (the first is %s); inline them with onnx.inliner",
-                   import->onnx.n_functions, import->onnx.function);
   if (import->onnx.n_training_infos)
     import_problem(import, STATUS_UNSUPPORTED, NULL, "the model has training_info, which is not supported: give the forward graph and name the optimizer");
   if (!import->onnx.has_graph) import_problem(import, STATUS_MALFORMED, NULL, "the model has no graph");
@@ -334,28 +328,15 @@ Status model_inputs(Model *model, Arena *arena, const ModelInput **out, size_t *
 
 // ---- Initializers, outputs, the whole -----------------------------------------------------------------------------------------
 
-void import_initializers(Import *import, const OnnxGraph *g, bool is_subgraph) {
-  if (g->n_sparse) import_problem(import, STATUS_UNSUPPORTED, NULL, "the graph has %zu sparse initializers, which are not supported", g->n_sparse);
-  for (size_t i = 0; i < g->n_initializers; i++) {
-    const char *name = text_or_empty(g->initializers[i].head->name);
-    Weight weight;
-    if (!*name) import_problem(import, STATUS_MALFORMED, NULL, "initializer %zu has no name", i);
-    else if (graph_find_value(import->graph, name)) import_problem(import, STATUS_MALFORMED, NULL, "initializer '%s' is there twice", name);
-    else if (!import_absorb(import, tensor_weight(import->model, import->arena, &g->initializers[i], name, &weight), NULL)) {
-      if (is_subgraph) weight.path = NULL;           // not in the WeightSource: a plan carries its bytes
-      import_constant(import, name, &weight);
-    } else graph_add_value(import->graph, name);     // the name is known: no second complaint from its users
-  }
-}
-
 static void import_outputs(Import *import) {
   const Onnx__GraphProto *head = import->onnx.graph.head;
   if (!head->n_output) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no outputs, hence no loss");
   for (size_t i = 0; i < head->n_output; i++) {
     const char *name = text_or_empty(head->output[i]->name);
-    Value *v = graph_find_value(import->graph, name);
-    if (v) graph_add_output(import->graph, v);
-    else import_problem(import, STATUS_MALFORMED, NULL, "graph output '%s' is defined nowhere", name);
+    const Binding *b = scope_find(import->scope, name);
+    if (b && b->kind == BOUND_TENSOR) graph_add_output(import->graph, b->value);
+    else if (b && b->kind != BOUND_BROKEN) import_problem(import, STATUS_UNSUPPORTED, NULL, "graph output '%s' is no tensor", name);
+    else if (!b && !import->stopped) import_problem(import, STATUS_MALFORMED, NULL, "graph output '%s' is defined nowhere", name);
   }
 }
 
@@ -366,9 +347,10 @@ static Status import_model(Import *import) {
   Graph *g = import->graph = graph_create(import->arena, import->onnx.graph.head->name);
   g->ir_version = import->onnx.head->ir_version;
   if (!import->onnx.graph.n_nodes) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no nodes: there is nothing to train");
-  import_initializers(import, &import->onnx.graph, false);
+  import_initializers(import, NULL, &import->onnx.graph);
   if (import->onnx.graph.n_sparse) return import_verdict(import);      // names are missing: what follows would only complain of that
   import_inputs(import);
+  import_functions(import);
   import_nodes(import);
   import_outputs(import);
   TRY(import_verdict(import));

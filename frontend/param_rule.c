@@ -216,6 +216,7 @@ static void decide(Rule *rule, Value *v) {
   const ImportOptions *options = rule->import->options;
   const char *kind = rule->kinds[v->id], *role;
   Arena *arena = rule->import->arena;
+  v->role = ROLE_CONST;
   if (!dtype_is_float(v->type.dtype)) v->doc = "not floating point";
   else if (kind && strstr(kind, "PARAMETER") && rule->reaches[v->id]) set_param(v, true, "marked PARAMETER by the exporter");
   else if (kind && strstr(kind, "PARAMETER")) set_param(v, false, "marked PARAMETER by the exporter, but the loss does not depend on it");

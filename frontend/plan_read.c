@@ -140,9 +140,9 @@ static Status read_node(Reader *r, const OnnxNode *from) {
 
 static Status check_plan_versions(const OnnxModel *onnx, const char *path) {
   if (!onnx->has_graph) FAIL(MALFORMED, NULL, "%s has no graph", path);
-  if (import_opset(onnx, "") != IR_OPSET)
-    FAIL(UNSUPPORTED, NULL, "%s imports opset %" PRId64 "; graphs of Tessera have opset %d", path, import_opset(onnx, ""), IR_OPSET);
-  if (import_opset(onnx, "tessera") > 1) FAIL(UNSUPPORTED, NULL, "%s is of a newer version of Tessera", path);
+  int64_t standard = onnx_opset(onnx->head->opset_import, onnx->head->n_opset_import, "");
+  if (standard != IR_OPSET) FAIL(UNSUPPORTED, NULL, "%s imports opset %" PRId64 "; graphs of Tessera have opset %d", path, standard, IR_OPSET);
+  if (onnx_opset(onnx->head->opset_import, onnx->head->n_opset_import, "tessera") > 1) FAIL(UNSUPPORTED, NULL, "%s is of a newer version of Tessera", path);
   if (onnx->n_functions || onnx->n_training_infos) FAIL(UNSUPPORTED, NULL, "%s has functions or training_info: it is no plan", path);
   return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 // fold_constants: computes nodes whose inputs are all constants, with the kernels that would run them. Results keep their names. Parameters are
 // no constants: they change. Large results stay computed (a mask of T x T is cheaper to make than to keep in a plan).
-#include "fold.h"
+#include "../kernels/fold.h"
 #include "pass_list.h"
 
 static const int64_t RESULT_BYTES_MAX = INT64_C(1) << 20;

@@ -1,6 +1,6 @@
 // infer_types: types of all values from the inputs, by the rows of the operators. Shapes may depend on small constants that nodes compute
 // (Shape, Gather, Concat, then Reshape); those are computed on the way and replaced by constants.
-#include "fold.h"
+#include "../kernels/fold.h"
 #include "pass_list.h"
 
 static const int64_t SHAPE_BYTES_MAX = 4096;

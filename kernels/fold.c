@@ -1,7 +1,7 @@
 #include "fold.h"
 
-#include "../kernels/kernel.h"
-#include "../kernels/ops.h"
+#include "kernel.h"
+#include "ops.h"
 
 static bool is_known(const Value *v) {
   const Weight *w = value_const(v);

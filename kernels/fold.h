@@ -3,7 +3,7 @@
 #define TESSERA_FOLD_H
 
 #include "../ir/op.h"
-#include "../kernels/loops.h"
+#include "loops.h"
 
 // Computes a typed node when all its inputs are constants with known bytes, nothing forbids it (random, collective, side effect, phase) and
 // its results have at most `bytes_max` bytes together or fewer than its inputs. The outputs become constants and lose their producer: the
