@@ -195,8 +195,13 @@ static void import_row_node(const Site *site) {
   }
   int n_in = trimmed(head->input, head->n_input), n_out = trimmed(head->output, head->n_output);
   Value **inputs = ARENA_ARRAY(site->import->arena, Value *, n_in);
-  for (int i = 0; i < n_in; i++) inputs[i] = site_tensor(site, (size_t)i);
-  while (n_in && site_input(site, (size_t)n_in - 1).kind == BOUND_NOTHING) n_in--;       // a function's input that its caller leaves out
+  int n_given = 0;                                     // without inputs at the end that a function's caller leaves out
+  for (int i = 0; i < n_in; i++) {
+    const Binding *b = scope_find(site->scope, text_or_empty(head->input[i]));
+    inputs[i] = site_tensor(site, (size_t)i);
+    if (!b || b->kind != BOUND_NOTHING) n_given = i + 1;
+  }
+  n_in = n_given;
   Node *node = graph_make_node(site->import->graph, op, site->label, n_in, inputs, 0, NULL);
   node->origin = site->label;
   node->n_outputs = n_out;
