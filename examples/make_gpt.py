@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes gpt.onnx: a small GPT as an exporter would leave it, ready to train on bytes. Needs onnx and numpy (tools/setup: .deps/venv/bin/python).
 
-    make_gpt.py [OUT]
+    make_gpt.py [OUT [BATCH SEQ VOCABULARY WIDTH HEADS BLOCKS]]
 
 Embedding and positions, two blocks of pre-LayerNorm attention and GELU MLP, final LayerNorm, untied head, SoftmaxCrossEntropyLoss.
 Inputs per micro-batch: tokens and labels, int64[8,64]. Random start from a fixed seed, so that the file is the same every time.
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper, save
 
-BATCH, SEQ, VOCABULARY, WIDTH, HEADS, BLOCKS = 8, 64, 256, 64, 4, 2
+BATCH, SEQ, VOCABULARY, WIDTH, HEADS, BLOCKS = [int(x) for x in sys.argv[2:8]] if len(sys.argv) > 2 else (8, 64, 256, 64, 4, 2)
 HEAD = WIDTH // HEADS
 
 rng = np.random.default_rng(17)
