@@ -42,6 +42,8 @@ SKIP = {
     "LayerNormalization": lambda c: c["inputs"][0]["dtype"] == "double",   # statistics in double whatever stash_type says
     "BatchNormalization": lambda c: max(map(abs, floats(c["inputs"][0])), default=0) > 100,   # its variance is a sum in f32
     "GroupNormalization": lambda c: c["inputs"][0]["dtype"] == "double" or 0 in c["inputs"][0]["dims"],
+    "GlobalLpPool": lambda c: True,                                  # it has none
+    "GlobalMaxPool": lambda c: len(c["inputs"][0]["dims"]) != 4,
     "LRN": lambda c: True,                                           # it runs over samples where it should over channels
     "LogSoftmax": lambda c: max(map(abs, floats(c["inputs"][0])), default=0) > 100,
     "LpNormalization": lambda c: c["attributes"].get("p") == 1,          # the sum of the elements, not of their sizes
