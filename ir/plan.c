@@ -93,3 +93,115 @@ PlanBytes plan_bytes(const Graph *program, Arena *arena) {
   count_peak(program, arena, &p);
   return p;
 }
+
+// ---- Variants -----------------------------------------------------------------------------------------------------------------
+
+bool buffer_is_fixed(const Graph *graph, const Buffer *b) {
+  if (b->scope == SCOPE_PROCESS || (b->persistent && b->category != CATEGORY_CONSTS)) return true;
+  if (b->first >= graph->n_nodes || b->last >= graph->n_nodes) return false;
+  Phase first = graph->nodes[b->first]->phase, last = graph->nodes[b->last]->phase;
+  return (b->persistent && first == PHASE_INIT) || (last == PHASE_UPDATE && first != PHASE_UPDATE);
+}
+
+static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+static Status compare_buckets(const Graph *a, const Graph *b) {
+  if (a->n_buckets != b->n_buckets) FAIL(UNSUPPORTED, NULL, "another variant has %zu buckets, this one %zu", a->n_buckets, b->n_buckets);
+  for (size_t i = 0; i < a->n_buckets; i++) {
+    const Bucket *x = &a->buckets[i], *y = &b->buckets[i];
+    bool same = x->dtype == y->dtype && x->n_params == y->n_params && x->elems == y->elems && x->shard_elems == y->shard_elems;
+    for (int k = 0; same && k < x->n_params; k++) same = same_text(x->params[k], y->params[k]) && x->starts[k] == y->starts[k];
+    if (!same) FAIL(UNSUPPORTED, NULL, "bucket %zu holds other parameters than in another variant", i);
+  }
+  return STATUS_OK;
+}
+
+static Status compare_fixed_buffers(const Graph *a, const Graph *b) {
+  size_t n = 0;
+  for (; n < a->n_buffers && buffer_is_fixed(a, &a->buffers[n]); n++) {
+    const Buffer *x = &a->buffers[n], *y = n < b->n_buffers ? &b->buffers[n] : NULL;
+    if (!y || !buffer_is_fixed(b, y) || !same_text(x->name, y->name) || x->scope != y->scope || x->tier != y->tier || x->bytes != y->bytes ||
+        x->offset_bytes != y->offset_bytes || x->persistent != y->persistent)
+      FAIL(UNSUPPORTED, x->name, "its buffer of %lld bytes at %lld is not the same in another variant", (long long)x->bytes, (long long)x->offset_bytes);
+  }
+  if (n < b->n_buffers && buffer_is_fixed(b, &b->buffers[n])) FAIL(UNSUPPORTED, b->buffers[n].name, "another variant has no such buffer");
+  return STATUS_OK;
+}
+
+static bool is_agreed(const Node *n) { return n->phase == PHASE_MICRO && ((n->op->flags & OP_COLLECTIVE) || n->guard != GUARD_NONE); }
+
+// The next collective or guard of phase micro from *at on; NULL: none.
+static const Node *next_agreed(const Graph *g, size_t *at) {
+  while (*at < g->n_nodes && !is_agreed(g->nodes[*at])) ++*at;
+  return *at < g->n_nodes ? g->nodes[(*at)++] : NULL;
+}
+
+static int64_t first_bytes(Value *const *values, int n) { return n && values[0] ? value_bytes(values[0]) : 0; }
+
+// Ranks of one step run different variants and meet in their collectives.
+static Status compare_collectives(const Graph *a, const Graph *b) {
+  for (size_t i = 0, k = 0;;) {
+    const Node *x = next_agreed(a, &i), *y = next_agreed(b, &k);
+    if (!x && !y) return STATUS_OK;
+    if (!x || !y || x->op != y->op || x->guard != y->guard || x->region != y->region || first_bytes(x->inputs, x->n_inputs) != first_bytes(y->inputs, y->n_inputs) ||
+        first_bytes(x->outputs, x->n_outputs) != first_bytes(y->outputs, y->n_outputs))
+      FAIL(UNSUPPORTED, y ? y->name : x->name, "variants disagree on the order of collectives: ranks with batches of different shapes would not meet");
+  }
+}
+
+static bool same_place(const Value *x, const Value *y) {
+  return x->type.dtype == y->type.dtype && type_same_shape(&x->type, &y->type) && x->loc.buffer == y->loc.buffer && x->loc.offset_bytes == y->loc.offset_bytes &&
+         x->loc.rank_stride_bytes == y->loc.rank_stride_bytes;
+}
+
+// What update reads from outside lies where program 0's update looks for it.
+static Status compare_updates(const Graph *a, const Graph *b) {
+  size_t i = 0, k = 0;
+  while (i < a->n_nodes && a->nodes[i]->phase != PHASE_UPDATE) i++;
+  while (k < b->n_nodes && b->nodes[k]->phase != PHASE_UPDATE) k++;
+  if (a->n_nodes - i != b->n_nodes - k) FAIL(UNSUPPORTED, NULL, "the update of another variant has %zu steps, of this one %zu", a->n_nodes - i, b->n_nodes - k);
+  for (; i < a->n_nodes; i++, k++) {
+    const Node *x = a->nodes[i], *y = b->nodes[k];
+    if (x->op != y->op || x->n_inputs != y->n_inputs) FAIL(UNSUPPORTED, y->name, "the update of another variant does %s here", x->op->name);
+    for (int v = 0; v < x->n_inputs; v++) {
+      const Value *in = x->inputs[v];
+      if (!in || (in->producer && in->producer->phase == PHASE_UPDATE)) continue;
+      if (!y->inputs[v] || !same_place(in, y->inputs[v])) FAIL(UNSUPPORTED, in->name, "what the update reads lies elsewhere in another variant");
+    }
+  }
+  return STATUS_OK;
+}
+
+static Status compare_variants(const Graph *a, const Graph *b) {
+  if (mesh_ranks(&a->mesh) != mesh_ranks(&b->mesh) || a->recipe.zero != b->recipe.zero || a->recipe.reduce != b->recipe.reduce ||
+      a->recipe.micro_per_rank != b->recipe.micro_per_rank || !same_text(a->recipe.loss_rule, b->recipe.loss_rule) || !same_text(a->recipe.isa, b->recipe.isa))
+    FAIL(UNSUPPORTED, NULL, "variants were compiled with different options, or weigh micro-batches by different rules");
+  TRY(compare_buckets(a, b));
+  TRY(compare_fixed_buffers(a, b));
+  TRY(compare_collectives(a, b));
+  return compare_updates(a, b);
+}
+
+static Status append_variant(Plan *plan, const Graph *variant, Arena *arena) {
+  ARENA_GUARD(arena);
+  const Graph **variants = ARENA_ARRAY(arena, const Graph *, plan->n_variants + 1);
+  memcpy(variants, plan->variants, sizeof *variants * (size_t)plan->n_variants);
+  variants[plan->n_variants] = variant;
+  plan->variants = variants;
+  plan->n_variants++;
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena) {
+  if (plan->n_programs != 1) FAIL(UNSUPPORTED, NULL, "a plan of %d programs has no variants", plan->n_programs);
+  Status status = compare_variants(plan->programs[0], variant);
+  if (status) return status_context(status, "the model for inputs of another shape");
+  return append_variant(plan, variant, arena);
+}
+
+const Graph *plan_largest_variant(const Plan *plan, Arena *arena) {
+  const Graph *largest = plan->variants[0];
+  for (int i = 1; i < plan->n_variants; i++)
+    if (plan_bytes(plan->variants[i], arena).peak_bytes > plan_bytes(largest, arena).peak_bytes) largest = plan->variants[i];
+  return largest;
+}

@@ -8,10 +8,28 @@
 
 #include "graph.h"
 
+// Variants: programs of one model for other shapes of its inputs (batches of different sizes), compiled with the same options. Each micro-batch of
+// a rank runs phase `micro` of the variant for its shapes; `init` and `update` always are program 0's. So variants agree on everything
+// that is not within one micro-batch (plan_add_variant checks it): buckets, order and sizes of collectives and guards, and the places of fixed
+// buffers. Each has its own constants, over the same bytes as other variants' constants and temporaries: the executor copies them in when a rank
+// changes its variant. The arena is as large as the largest variant's. Not together with several programs.
 typedef struct Plan {
   int n_programs;
   const Graph *const *programs;
+  int n_variants;                  // at least 1; variants[0] is programs[0]
+  const Graph **variants;
 } Plan;
+
+// Appends a variant; in `arena`, which must live as long as the plan. UNSUPPORTED when it does not agree, with what and where.
+MUST_USE Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena);
+
+// The variant that needs the largest arenas: what a process holds. What is sent is the same for all.
+const Graph *plan_largest_variant(const Plan *plan, Arena *arena);
+
+// Does the buffer hold something beyond one micro-batch: shared regions, what lives on (but constants that only phase micro reads and `init` does not
+// load), what micro hands to update? Its place depends on parameters and options only, never on the shapes of inputs; such buffers come first in
+// the list. Of graphs from plan_memory; a plan file does not keep what it takes to tell.
+bool buffer_is_fixed(const Graph *graph, const Buffer *buffer);
 
 // One line of the ledger: a collective (or, later, a transfer), from the plan alone.
 typedef struct LedgerEntry {

@@ -9,6 +9,6 @@ Status make_plan(Graph *graph, Plan *out) {
   TRY(verify_graph(graph));
   const Graph **programs = ARENA_ARRAY(graph->arena, const Graph *, 1);
   programs[0] = graph;
-  *out = (Plan){.n_programs = 1, .programs = programs};
+  *out = (Plan){.n_programs = 1, .programs = programs, .n_variants = 1, .variants = programs};
   return STATUS_OK;
 }

@@ -11,49 +11,60 @@ static int by_size(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-// Placed buffers, ascending by offset, as a linked list of indices.
-typedef struct Placed { Buffer *buffer; int32_t next; } Placed;
+// Placed buffers, ascending by offset, as a linked list of indices. What lies in a place for good has the lifetime of the whole program.
+typedef struct Placed { Buffer *buffer; uint32_t first, last; int32_t next; } Placed;
+typedef struct Places { Placed *items; size_t n; int32_t head; } Places;
 
-static void place(Placed *placed, size_t n, int32_t *head, Buffer *b, int64_t base) {
+static void insert(Places *places, Buffer *b, int64_t offset) {
+  int32_t before = -1, next = places->head;
+  b->offset_bytes = offset;
+  for (; next >= 0 && places->items[next].buffer->offset_bytes <= offset; next = places->items[next].next) before = next;
+  places->items[places->n] = (Placed){b, b->persistent ? 0 : b->first, b->persistent ? UINT32_MAX : b->last, next};
+  if (before < 0) places->head = (int32_t)places->n;
+  else places->items[before].next = (int32_t)places->n;
+  places->n++;
+}
+
+static void place(Places *places, Buffer *b, int64_t base) {
   int64_t offset = base;
-  int32_t before = -1, insert_before = *head;
-  for (int32_t i = *head; i >= 0; i = placed[i].next) {
-    const Buffer *q = placed[i].buffer;
+  for (int32_t i = places->head; i >= 0; i = places->items[i].next) {
+    const Placed *q = &places->items[i];
     if (q->last < b->first || q->first > b->last) continue;
-    if (q->offset_bytes >= offset + aligned(b->bytes)) break;
-    int64_t end = q->offset_bytes + aligned(q->bytes);
+    if (q->buffer->offset_bytes >= offset + aligned(b->bytes)) break;
+    int64_t end = q->buffer->offset_bytes + aligned(q->buffer->bytes);
     if (end > offset) offset = end;
   }
-  b->offset_bytes = offset;
-  for (insert_before = *head; insert_before >= 0 && placed[insert_before].buffer->offset_bytes <= offset; insert_before = placed[insert_before].next)
-    before = insert_before;
-  placed[n] = (Placed){b, insert_before};
-  if (before < 0) *head = (int32_t)n;
-  else placed[before].next = (int32_t)n;
+  insert(places, b, offset);
 }
 
-static void place_scope(Graph *graph, Scope scope, Tier tier) {
-  int64_t end = 0;
-  size_t n = 0;
-  Buffer **order = ARENA_ARRAY(graph->arena, Buffer *, graph->n_buffers);
-  for (size_t i = 0; i < graph->n_buffers; i++) {
-    Buffer *b = &graph->buffers[i];
-    if (b->scope != scope || b->tier != tier) continue;
-    if (b->persistent || scope == SCOPE_PROCESS) {
-      b->offset_bytes = end;
-      end += aligned(b->bytes);
-    } else {
-      order[n++] = b;
-    }
+static int64_t place_in_a_row(Places *places, Buffer *b, int64_t end) {
+  insert(places, b, end);
+  return end + aligned(b->bytes);
+}
+
+static void place_scope(Graph *graph, Scope scope, Tier tier, bool variants) {
+  int64_t end = 0, base;
+  size_t n = 0, n_others = 0;
+  Buffer **mine = ARENA_ARRAY(graph->arena, Buffer *, graph->n_buffers), **others = ARENA_ARRAY(graph->arena, Buffer *, graph->n_buffers);
+  for (size_t i = 0; i < graph->n_buffers; i++)
+    if (graph->buffers[i].scope == scope && graph->buffers[i].tier == tier) mine[n++] = &graph->buffers[i];
+  Places places = {.items = ARENA_ARRAY(graph->arena, Placed, n), .head = -1};
+  for (size_t i = 0; i < n; i++)
+    if (mine[i]->persistent && buffer_is_fixed(graph, mine[i])) end = place_in_a_row(&places, mine[i], end);
+  base = end;                                              // nobody shares bytes below it
+  for (size_t i = 0; variants && i < n; i++)
+    if (!mine[i]->persistent && buffer_is_fixed(graph, mine[i])) end = place_in_a_row(&places, mine[i], end);
+  for (size_t i = 0; i < n; i++) {
+    bool fixed = buffer_is_fixed(graph, mine[i]);
+    if (mine[i]->persistent && !fixed) end = place_in_a_row(&places, mine[i], end);
+    if (!mine[i]->persistent && !(fixed && variants)) others[n_others++] = mine[i];
   }
-  qsort(order, n, sizeof *order, by_size);
-  Placed *placed = ARENA_ARRAY(graph->arena, Placed, n);
-  int32_t head = -1;
-  for (size_t i = 0; i < n; i++) place(placed, i, &head, order[i], end);
+  qsort(others, n_others, sizeof *others, by_size);
+  for (size_t i = 0; i < n_others; i++) place(&places, others[i], base);
 }
 
-Status memory_offsets(Graph *graph) {
+Status memory_offsets(Graph *graph, bool variants) {
   for (int scope = 0; scope < SCOPE_COUNT; scope++)
-    for (int tier = 0; tier < TIER_COUNT; tier++) place_scope(graph, (Scope)scope, (Tier)tier);
+    for (int tier = 0; tier < TIER_COUNT; tier++) place_scope(graph, (Scope)scope, (Tier)tier, variants);
   return STATUS_OK;
 }

@@ -30,6 +30,7 @@ typedef struct CompileOptions {
   const char *model_path;        // recorded
   const WeightSource *weights;   // recorded by path and fingerprint
   bool resume;                   // optimizer state is loaded, not zeroed
+  bool variants;                 // the plan is to have variants for other shapes of the inputs (ir/plan.h); costs up to 3 % of memory
 } CompileOptions;
 
 // Defaults as interface.md names them (adamw, lr 1e-3, ...).

@@ -231,7 +231,30 @@ static void place_sources(Memory *m) {
   Graph *g = m->graph;
   for (size_t i = 0; i < g->n_values; i++) {
     Value *v = g->values[i];
-    if (!v->producer && v->loc.buffer < 0) new_buffer(m, v, v->role == ROLE_INPUT ? m->micro_first : 0);
+    bool micro = v->role == ROLE_INPUT || v->role == ROLE_CONST;
+    if (!v->producer && v->loc.buffer < 0) new_buffer(m, v, micro ? m->micro_first : 0);
+  }
+}
+
+// Fixed buffers come first in the list, so that their numbers (regions of guards, too) are the same in every variant of a plan.
+static void number_fixed_first(Graph *g) {
+  int32_t *moved = ARENA_ARRAY(g->arena, int32_t, g->n_buffers);
+  Buffer *sorted = ARENA_ARRAY(g->arena, Buffer, g->n_buffers);
+  int32_t n = 0;
+  for (int fixed = 1; fixed >= 0; fixed--)
+    for (size_t i = 0; i < g->n_buffers; i++) {
+      if (buffer_is_fixed(g, &g->buffers[i]) != fixed) continue;
+      sorted[n] = g->buffers[i];
+      moved[i] = n++;
+    }
+  g->buffers = sorted;
+  for (size_t i = 0; i < g->n_values; i++)
+    if (g->values[i]->loc.buffer >= 0) g->values[i]->loc.buffer = moved[g->values[i]->loc.buffer];
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    Node *node = g->nodes[i];
+    if (node->region >= 0) node->region = moved[node->region];
+    if (node->workspace >= 0) node->workspace = moved[node->workspace];
+    if (node->scratch >= 0) node->scratch = moved[node->scratch];
   }
 }
 
@@ -264,5 +287,6 @@ Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
     }
     TRY(place_temporaries(&m, n, options->isa));
   }
-  return memory_offsets(graph);
+  number_fixed_first(graph);
+  return memory_offsets(graph, options->variants);
 }

@@ -12,31 +12,58 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20, RESIDENT_STEP_PAGES = 8192 };
 
-// Reserves more than is asked for and gives the rest back, so that the arena starts on a huge page and ends on its last page.
-Status arena_memory_create(int64_t bytes, ArenaMemory *out) {
-  *out = (ArenaMemory){NULL, 0};
-  if (bytes < 0 || bytes > INT64_MAX - HUGE_PAGE_BYTES - PLAN_PAGE_BYTES) FAIL(MALFORMED, NULL, "an arena of %lld bytes", (long long)bytes);
-  int64_t whole = (bytes + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
-  if (!whole) return NULL;
-  char *raw = mmap(NULL, (size_t)whole + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) FAIL(RESOURCE, NULL, "the machine gives no %lld bytes for an arena: %s", (long long)whole, strerror(errno));
-  size_t head = (size_t)(-(uintptr_t)raw % HUGE_PAGE_BYTES), tail = HUGE_PAGE_BYTES - head;
-  if (head) munmap(raw, head);
-  if (tail) munmap(raw + head + whole, tail);
-  out->base = raw + head;
-  out->bytes = whole;
-  (void)madvise(out->base, (size_t)whole, MADV_HUGEPAGE);   // only advice: without it the run is slower
+static int64_t whole_pages(int64_t bytes) { return (bytes + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES; }
+
+// The part in use is a mapping of its own beside the reserved rest: no huge page reaches beyond its end.
+static Status open_pages(const ArenaMemory *memory, int64_t from, int64_t to) {
+  if (to <= from) return NULL;
+  if (mprotect(memory->base + from, (size_t)(to - from), PROT_READ | PROT_WRITE))
+    FAIL(RESOURCE, NULL, "the machine gives no %lld bytes for an arena: %s", (long long)(to - from), strerror(errno));
+  (void)madvise(memory->base + from, (size_t)(to - from), MADV_HUGEPAGE);   // only advice: without it the run is slower
   return NULL;
 }
 
+// Reserves more than is asked for and gives the rest back, so that the arena starts on a huge page and ends on its last page.
+Status arena_memory_create(int64_t bytes, int64_t reserve_bytes, ArenaMemory *out) {
+  *out = (ArenaMemory){0};
+  if (reserve_bytes < bytes) reserve_bytes = bytes;
+  if (bytes < 0 || reserve_bytes > INT64_MAX - HUGE_PAGE_BYTES - PLAN_PAGE_BYTES) FAIL(MALFORMED, NULL, "an arena of %lld bytes", (long long)bytes);
+  int64_t whole = whole_pages(bytes), reserved = whole_pages(reserve_bytes);
+  if (!reserved) return NULL;
+  char *raw = mmap(NULL, (size_t)reserved + HUGE_PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) FAIL(RESOURCE, NULL, "the machine gives no %lld bytes for an arena: %s", (long long)reserved, strerror(errno));
+  size_t head = (size_t)(-(uintptr_t)raw % HUGE_PAGE_BYTES), tail = HUGE_PAGE_BYTES - head;
+  if (head) munmap(raw, head);
+  if (tail) munmap(raw + head + reserved, tail);
+  ArenaMemory memory = {raw + head, whole, reserved};
+  Status status = open_pages(&memory, 0, whole);
+  if (status) arena_memory_destroy(&memory);
+  else *out = memory;
+  return status;
+}
+
 void arena_memory_destroy(ArenaMemory *memory) {
-  if (memory->base) munmap(memory->base, (size_t)memory->bytes);
-  *memory = (ArenaMemory){NULL, 0};
+  if (memory->base) munmap(memory->base, (size_t)memory->reserved_bytes);
+  *memory = (ArenaMemory){0};
+}
+
+static void touch_pages(const ArenaMemory *memory, int64_t first, int64_t end) {
+  for (int64_t p = first; p < end; p++) *(volatile char *)(memory->base + p * PLAN_PAGE_BYTES) = 0;
+}
+
+Status arena_memory_grow(ArenaMemory *memory, int64_t bytes) {
+  int64_t whole = whole_pages(bytes), before = memory->bytes;
+  if (whole <= before) return NULL;
+  if (whole > memory->reserved_bytes) FAIL(RESOURCE, NULL, "an arena of %lld bytes, %lld are reserved", (long long)whole, (long long)memory->reserved_bytes);
+  TRY(open_pages(memory, before, whole));
+  memory->bytes = whole;
+  touch_pages(memory, before / PLAN_PAGE_BYTES, whole / PLAN_PAGE_BYTES);
+  return NULL;
 }
 
 void arena_memory_populate(const ArenaMemory *memory, int part, int parts) {
   int64_t pages = memory->bytes / PLAN_PAGE_BYTES;
-  for (int64_t p = pages * part / parts; p < pages * (part + 1) / parts; p++) *(volatile char *)(memory->base + p * PLAN_PAGE_BYTES) = 0;
+  touch_pages(memory, pages * part / parts, pages * (part + 1) / parts);
 }
 
 int64_t arena_memory_resident(const ArenaMemory *memory) {

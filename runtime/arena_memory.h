@@ -1,6 +1,6 @@
 // The memory of one arena of a plan: private, anonymous, in whole pages of its own, aligned to huge pages.
 //
-// Errors: RESOURCE when the machine refuses. Threads: create and destroy from one; different parts may be populated by different threads.
+// Errors: RESOURCE when the machine refuses. Threads: create and destroy from one, growing while nobody else uses it; different parts may be populated by different threads.
 #ifndef TESSERA_ARENA_MEMORY_H
 #define TESSERA_ARENA_MEMORY_H
 
@@ -11,10 +11,15 @@
 typedef struct ArenaMemory {
   char *base;            // NULL when bytes is 0
   int64_t bytes;         // whole pages
+  int64_t reserved_bytes;    // address space from base on; >= bytes
 } ArenaMemory;
 
-// Reserves `bytes`, rounded up to whole pages; nothing is resident yet. Huge pages are asked for and not insisted on.
-MUST_USE Status arena_memory_create(int64_t bytes, ArenaMemory *out);
+// Reserves `bytes`, rounded up to whole pages; nothing is resident yet. Huge pages are asked for and not insisted on. At least `reserve_bytes` of
+// address space are kept for growing.
+MUST_USE Status arena_memory_create(int64_t bytes, int64_t reserve_bytes, ArenaMemory *out);
+
+// Makes it `bytes` large where it is smaller; what is new is resident, the address stays. RESOURCE beyond the reserved address space.
+MUST_USE Status arena_memory_grow(ArenaMemory *memory, int64_t bytes);
 void arena_memory_destroy(ArenaMemory *memory);                       // a zeroed one is fine
 
 // Makes the pages of part `part` of `parts` resident by writing to each; the thread that computes with them should do it.

@@ -124,28 +124,29 @@ static const Weight *batch_tensor(const Safetensors *file, const char *input, in
   return n > 0 && n < (int)sizeof name ? safetensors_find(file, name) : NULL;
 }
 
-// INPUT.0, INPUT.1, ...: as many as there are without a gap.
+// INPUT.0, INPUT.1, ...: as many as there are without a gap. They may differ in shape (variants), not in dtype.
 static Status feed_batches(Data *d, int i, const char *source, int fd, const Safetensors *file) {
   const DataInput *in = &d->inputs[i];
   const Weight *first = batch_tensor(file, in->name, 0), *w;
   Feed feed = {.kind = FEED_BATCHES, .source = source, .fd = fd, .file_dtype = first->type.dtype};
-  d->shapes[i] = first->type;
-  TRY(delivered(in, first->type.dtype, source, &d->shapes[i].dtype));
-  TRY(check_declared(in, &d->shapes[i], source));
   while (batch_tensor(file, in->name, feed.n_batches)) feed.n_batches++;
   if (d->n_batches >= 0 && d->n_batches != feed.n_batches)
     FAIL(MALFORMED, in->name, "%s holds %" PRId64 " batches of it, of another input %" PRId64, source, feed.n_batches, d->n_batches);
   d->n_batches = feed.n_batches;
-  for (int64_t b = 0; (w = batch_tensor(file, in->name, b)); b++) {
-    char have[160], want[160];
-    if (!type_equal(&w->type, &first->type))
-      FAIL(UNSUPPORTED, w->name, "%s: batch %" PRId64 " is %s and batch 0 %s; a plan is made for one shape, so all batches must have it", source, b,
-           type_text(&w->type, have, sizeof have), type_text(&first->type, want, sizeof want));
-  }
   TRY(claim(d, i, &feed));
   int64_t *offsets = d->feeds[i].batch_offsets = calloc((size_t)feed.n_batches, sizeof *offsets);
-  if (!offsets) FAIL(RESOURCE, in->name, "no memory for %" PRId64 " batches", feed.n_batches);
-  for (int64_t b = 0; b < feed.n_batches; b++) offsets[b] = batch_tensor(file, in->name, b)->offset_bytes;
+  Type *types = d->feeds[i].batch_types = calloc((size_t)feed.n_batches, sizeof *types);
+  if (!offsets || !types) FAIL(RESOURCE, in->name, "no memory for %" PRId64 " batches", feed.n_batches);
+  for (int64_t b = 0; (w = batch_tensor(file, in->name, b)); b++) {
+    if (w->type.dtype != feed.file_dtype)
+      FAIL(MALFORMED, w->name, "%s: batch %" PRId64 " is of %s and batch 0 of %s", source, b, dtype_name(w->type.dtype), dtype_name(feed.file_dtype));
+    offsets[b] = w->offset_bytes;
+    types[b] = w->type;
+    TRY(delivered(in, w->type.dtype, source, &types[b].dtype));
+    Status status = check_declared(in, &types[b], source);
+    if (status) return status_context(status, "batch %" PRId64, b);
+  }
+  d->shapes[i] = types[0];
   return NULL;
 }
 
@@ -284,6 +285,83 @@ static Status open_source(Data *d, const char *source) {
   return open_tokens(d, source);
 }
 
+// ---- Variants -----------------------------------------------------------------------------------------------------------------
+
+// The number of this set of shapes, a new one when it is new.
+static Status variant_of(Data *d, const Type *shapes, int *out) {
+  for (int v = 0; v < d->n_variants; v++) {
+    bool same = true;
+    for (size_t i = 0; same && i < d->n_inputs; i++) same = type_same_shape(&shapes[i], &d->shapes[(size_t)v * d->n_inputs + i]);
+    if (!same) continue;
+    d->variant_batches[*out = v]++;
+    return NULL;
+  }
+  size_t n = (size_t)d->n_variants + 1;
+  Type *wider = realloc(d->shapes, (n * d->n_inputs + 1) * sizeof *wider);
+  if (wider) d->shapes = wider;
+  int64_t *counts = wider ? realloc(d->variant_batches, n * sizeof *counts) : NULL;
+  if (counts) d->variant_batches = counts;
+  if (!counts) FAIL(RESOURCE, NULL, "no memory for %zu sets of shapes", n);
+  memcpy(d->shapes + (n - 1) * d->n_inputs, shapes, d->n_inputs * sizeof *shapes);
+  d->variant_batches[n - 1] = 1;
+  *out = d->n_variants++;
+  return NULL;
+}
+
+static Status number_batches(Data *d, Type *shapes) {
+  d->batch_variants = calloc((size_t)d->n_batches, sizeof *d->batch_variants);
+  if (!d->batch_variants) FAIL(RESOURCE, NULL, "no memory for %" PRId64 " batches", d->n_batches);
+  d->variant_batches[0] = 0;                                 // batch 0 is counted with the others
+  for (int64_t b = 0; b < d->n_batches; b++) {
+    for (size_t i = 0; i < d->n_inputs; i++)
+      if (d->feeds[i].kind == FEED_BATCHES) shapes[i] = d->feeds[i].batch_types[b];
+    TRY(variant_of(d, shapes, &d->batch_variants[b]));
+  }
+  return NULL;
+}
+
+// Variant 0 is what the sources said of their first batch.
+static Status find_variants(Data *d) {
+  d->n_variants = 1;
+  if (!(d->variant_batches = calloc(1, sizeof *d->variant_batches))) FAIL(RESOURCE, NULL, "no memory for the shapes");
+  d->variant_batches[0] = 1;
+  if (d->has_stream) d->stream.slots[0].variant = 0;          // the first batch, which was read for its shapes
+  if (d->n_batches < 0) return NULL;
+  Type *shapes = malloc((d->n_inputs + 1) * sizeof *shapes);
+  if (!shapes) FAIL(RESOURCE, NULL, "no memory for the shapes");
+  memcpy(shapes, d->shapes, d->n_inputs * sizeof *shapes);
+  Status status = number_batches(d, shapes);
+  free(shapes);
+  return status;
+}
+
+static Status shapes_of_slot(const Data *d, const StreamSlot *slot, Type *shapes) {
+  memcpy(shapes, d->shapes, d->n_inputs * sizeof *shapes);
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    if (d->feeds[i].kind != FEED_STREAM) continue;
+    const Weight *w = safetensors_find(slot->file, d->inputs[i].name);
+    if (!w) FAIL(MALFORMED, d->inputs[i].name, "batch %" PRId64 " of the stream lacks it", slot->batch);
+    shapes[i] = w->type;
+    TRY(delivered(&d->inputs[i], w->type.dtype, "the stream", &shapes[i].dtype));
+    Status status = check_declared(&d->inputs[i], &shapes[i], "the stream");
+    if (status) return status_context(status, "batch %" PRId64, slot->batch);
+  }
+  return NULL;
+}
+
+static Status number_slot(Data *d, StreamSlot *slot) {
+  if (slot->variant >= 0) return NULL;
+  Type *shapes = malloc((d->n_inputs + 1) * sizeof *shapes);
+  if (!shapes) FAIL(RESOURCE, NULL, "no memory for the shapes of a batch");
+  Status status = shapes_of_slot(d, slot, shapes);
+  if (!status) status = variant_of(d, shapes, &slot->variant);
+  free(shapes);
+  return status;
+}
+
+int data_n_variants(const Data *d) { return d->n_variants; }
+const Type *data_shapes(const Data *d, int variant) { return d->shapes + (size_t)variant * d->n_inputs; }
+
 // ---- Life ---------------------------------------------------------------------------------------------------------------------
 
 static Status open_all(Data *d, const DataInput *inputs) {
@@ -296,7 +374,7 @@ static Status open_all(Data *d, const DataInput *inputs) {
   list_inputs(d, true, names, sizeof names);
   if (names[0]) FAIL(USAGE, NULL, "no --data feeds %s; --data INPUT=FILE.npy does, or a .safetensors file with a tensor of that name", names);
   if (d->n_samples >= 0 && (d->n_batches >= 0 || d->has_stream)) FAIL(USAGE, NULL, "some inputs come by sample and some by batch; all must come alike");
-  return NULL;
+  return find_variants(d);
 }
 
 Status data_open(const DataOptions *options, const DataInput *inputs, size_t n_inputs, Data **out) {
@@ -319,6 +397,7 @@ void data_close(Data *d) {
   for (size_t i = 0; i < d->n_inputs; i++) {
     if (d->inputs) free((char *)d->inputs[i].name);
     if (d->feeds) free(d->feeds[i].batch_offsets);
+    if (d->feeds) free(d->feeds[i].batch_types);
   }
   for (size_t i = 0; i < d->n_files; i++) close(d->files[i]);
   if (d->has_stream) stream_finish(&d->stream);
@@ -326,35 +405,46 @@ void data_close(Data *d) {
   free(d->shapes);
   free(d->feeds);
   free(d->files);
+  free(d->variant_batches);
+  free(d->batch_variants);
   free(d->order);
   free(d);
 }
 
-const Type *data_shapes(const Data *d) { return d->shapes; }
-
-static Status bind_input(Data *d, const Graph *program, const Value *v, size_t *out) {
+static Status bind_input(Data *d, int variant, const Graph *program, const Value *v, size_t *out) {
   int i = find_input(d, v->name, strlen(v->name));
   if (i < 0) FAIL(USAGE, v->name, "the program takes this input and no source was opened for it");
   Feed *feed = &d->feeds[i];
+  Type *shape = &d->shapes[(size_t)variant * d->n_inputs + (size_t)i];
   char have[160], want[160];
   if (feed->kind == FEED_RANDOM) {
     feed->limit = graph_index_limit(program, v);
-  } else if (!type_same_shape(&d->shapes[i], &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? d->shapes[i].dtype : feed->file_dtype, v->type.dtype)) {
-    FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(&d->shapes[i], have, sizeof have), type_text(&v->type, want, sizeof want));
+  } else if (!type_same_shape(shape, &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? shape->dtype : feed->file_dtype, v->type.dtype)) {
+    FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(shape, have, sizeof have), type_text(&v->type, want, sizeof want));
   }
   if (feed->kind == FEED_TOKENS && feed->labels && d->options.shift < 0) d->shift = graph_shifts_labels(program, v) ? 0 : 1;
-  d->shapes[i] = v->type;
+  *shape = v->type;
   *out = (size_t)i;
   return NULL;
 }
 
-Status data_bind(Data *d, const Graph *program) {
-  free(d->order);
+static Status bind_other(Data *d, int variant, const Graph *program) {
+  if (program->n_inputs != d->n_bound) FAIL(USAGE, NULL, "the program takes %zu inputs, that of another variant %zu", program->n_inputs, d->n_bound);
+  for (size_t i = 0; i < program->n_inputs; i++) {
+    size_t input;
+    TRY(bind_input(d, variant, program, program->inputs[i], &input));
+    if (input != d->order[i]) FAIL(USAGE, program->inputs[i]->name, "the program of another variant takes its inputs in another order");
+  }
+  return NULL;
+}
+
+Status data_bind(Data *d, int variant, const Graph *program) {
+  if (d->order) return bind_other(d, variant, program);
   d->order = calloc(program->n_inputs + 1, sizeof *d->order);
   if (!d->order) FAIL(RESOURCE, NULL, "no memory for %zu inputs", program->n_inputs);
   d->n_bound = program->n_inputs;
   d->shift = d->options.shift < 0 ? 1 : d->options.shift;
-  for (size_t i = 0; i < program->n_inputs; i++) TRY(bind_input(d, program, program->inputs[i], &d->order[i]));
+  for (size_t i = 0; i < program->n_inputs; i++) TRY(bind_input(d, variant, program, program->inputs[i], &d->order[i]));
   if (!d->has_stream) return NULL;
   return stream_widen(&d->stream, mesh_ranks(&program->mesh) * (program->recipe.micro_per_rank > 0 ? program->recipe.micro_per_rank : 1));
 }
@@ -366,19 +456,30 @@ int64_t data_batches(const Data *d) {
   return n ? n : 1;
 }
 
-int64_t data_samples_per_batch(const Data *d) {
-  for (size_t i = 0; i < d->n_inputs; i++)
-    if (d->shapes[i].rank > 0) return d->shapes[i].dims[0];
+static double samples_of(const Type *shapes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (shapes[i].rank > 0) return (double)shapes[i].dims[0];
   return 1;
 }
 
-bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
-
-int64_t data_tokens_per_batch(const Data *d) {
-  for (size_t i = 0; i < d->n_inputs; i++)
-    if (d->shapes[i].rank == 2 && dtype_is_integer(d->shapes[i].dtype)) return type_elems(&d->shapes[i]);
+static double tokens_of(const Type *shapes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (shapes[i].rank == 2 && dtype_is_integer(shapes[i].dtype)) return (double)type_elems(&shapes[i]);
   return 0;
 }
+
+static double mean_of(const Data *d, double (*items)(const Type *shapes, size_t n)) {
+  double sum = 0, batches = 0;
+  for (int v = 0; v < d->n_variants; v++) {
+    sum += items(data_shapes(d, v), d->n_inputs) * (double)d->variant_batches[v];
+    batches += (double)d->variant_batches[v];
+  }
+  return sum / batches;
+}
+
+double data_samples_per_batch(const Data *d) { return mean_of(d, samples_of); }
+double data_tokens_per_batch(const Data *d) { return mean_of(d, tokens_of); }
+bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
 
 Status data_available(Data *d, int64_t first, int64_t n, bool *out) {
   *out = true;
@@ -389,6 +490,7 @@ Status data_available(Data *d, int64_t first, int64_t n, bool *out) {
   for (int64_t b = first; b < first + n && !status; b++) {     // one at a time: each must find its place in the ring
     status = stream_seek(&d->stream, b, &slot);
     if (!slot) break;
+    status = number_slot(d, slot);
   }
   pthread_mutex_unlock(&d->stream.mutex);
   if (!status) *out = slot != NULL;
@@ -425,6 +527,15 @@ static int64_t permuted(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
 static int64_t pick(const Data *d, int64_t n, int64_t index) {
   int64_t epoch = index / n, i = index % n;
   return d->options.shuffle ? permuted(d->options.seed, epoch, n, i) : i;
+}
+
+int data_variant(Data *d, int64_t batch) {
+  if (d->batch_variants) return d->batch_variants[pick(d, d->n_batches, batch)];
+  if (!d->has_stream) return 0;
+  pthread_mutex_lock(&d->stream.mutex);
+  int variant = stream_variant(&d->stream, batch);
+  pthread_mutex_unlock(&d->stream.mutex);
+  return variant;
 }
 
 static int64_t sample_offset(const Data *d, const Feed *feed, int64_t sample) {
@@ -497,4 +608,6 @@ static Status data_fill(void *self, int64_t batch, const Tensor *out, size_t n_i
   return d->has_stream ? fill_from_stream(d, batch, out, n_inputs) : NULL;
 }
 
-DataFeed data_feed(Data *d) { return (DataFeed){.fill = data_fill, .self = d}; }
+static int feed_variant(void *self, int64_t batch) { return data_variant(self, batch); }
+
+DataFeed data_feed(Data *d) { return (DataFeed){.fill = data_fill, .self = d, .variant = feed_variant}; }

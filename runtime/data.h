@@ -9,7 +9,10 @@
 //
 // Global batch b of a source by sample holds samples [b B, (b + 1) B), wrapping at the end; shuffled: of a seeded permutation, another one
 // each epoch, the same for any number of ranks. A source by batch gives batch b modulo its number of batches, or permutes batches.
-// Life: data_open -> data_shapes (before compiling) -> data_bind (the compiled program) -> data_feed.
+// Batches of a source by batch may differ in shape, and so may those of a stream. Each distinct set of the inputs' shapes is a *variant*, numbered in
+// order of appearance: of files all are known from data_open on (headers are read, no data); of a stream those of batches that data_available has seen.
+// Sources by sample have one variant.
+// Life: data_open -> data_shapes (before compiling) -> data_bind (a compiled program, for each variant in use) -> data_feed.
 // Threads: filling is safe from several threads at a time and allocates nothing (but for the stream, whose headers are parsed as they come);
 // all else one thread at a time, not while filling.
 #ifndef TESSERA_DATA_H
@@ -44,17 +47,20 @@ MUST_USE Status data_open(const DataOptions *options, const DataInput *inputs, s
 void data_close(Data *data);                                  // NULL is fine
 
 // What the source knows of input i's micro-batch: its dtype in the file and its shape. dtype NONE: nothing (random).
-const Type *data_shapes(const Data *data);                    // [n_inputs], order of data_open
+const Type *data_shapes(const Data *data, int variant);       // [n_inputs], order of data_open; valid until data_available or data_close
+int data_n_variants(const Data *data);                        // at least 1
+int data_variant(Data *data, int64_t batch);                  // of a batch; a stream's: one that data_available has seen lately, else -1. Any thread
 
-// Fixes the order and the types of the program's inputs (graph->inputs), finds out what `shift auto` and `random` need, allocates buffers.
+// Fixes the order and the types of the program's inputs (graph->inputs), finds out what `shift auto` and `random` need, allocates buffers. Called
+// again with the programs of other variants, whose inputs must be the same but for their shapes.
 // MALFORMED when a file's dtype or shape does not fit.
-MUST_USE Status data_bind(Data *data, const Graph *program);
+MUST_USE Status data_bind(Data *data, int variant, const Graph *program);
 
 DataFeed data_feed(Data *data);                               // valid until data_close
 int64_t data_batches(const Data *data);                       // whole micro-batches in one epoch; -1: unknown (stream, random)
-int64_t data_samples_per_batch(const Data *data);             // first axis of the first input with one; 1 when there is none
+double data_samples_per_batch(const Data *data);              // first axis of the first input with one, 1 when there is none; mean over known batches
 bool data_has_tokens(const Data *data);                       // samples are token sequences
-int64_t data_tokens_per_batch(const Data *data);              // elements of the first integer input
+double data_tokens_per_batch(const Data *data);               // elements of the first integer input of rank 2; mean over known batches
 
 // Are batches [first, first + n) there? Always, but for a stream that ends: blocks until it knows.
 MUST_USE Status data_available(Data *data, int64_t first, int64_t n, bool *out);

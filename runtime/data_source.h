@@ -25,12 +25,13 @@ typedef struct Feed {
   int64_t seq;                 // TOKENS
   bool labels, one_each;       // TOKENS: shifted; one label per sample, the token after it
   int64_t *batch_offsets;      // BATCHES
+  Type *batch_types;           // BATCHES: as delivered
   int64_t n_batches;
   int64_t limit;               // RANDOM: integers below it
 } Feed;
 
 // The stream: a ring of parsed batches. A rank asks for batches of the step under way only, so the ring has one slot per micro-batch of a step.
-typedef struct StreamSlot { char *bytes; size_t capacity; Safetensors *file; int64_t batch; } StreamSlot;
+typedef struct StreamSlot { char *bytes; size_t capacity; Safetensors *file; int64_t batch; int variant; } StreamSlot;
 typedef struct Stream {
   int fd;
   int64_t deadline_ns;
@@ -44,7 +45,10 @@ struct Data {
   DataOptions options;
   size_t n_inputs;
   DataInput *inputs;           // names owned
-  Type *shapes;                // per input: of one micro-batch, as delivered
+  Type *shapes;                // [n_variants][n_inputs]: of one micro-batch, as delivered
+  int64_t *variant_batches;    // [n_variants]: batches known of each
+  int n_variants;
+  int *batch_variants;         // [n_batches], sources by batch; NULL: all are of variant 0
   Feed *feeds;                 // per input
   int *files;                  // descriptors
   size_t n_files;
@@ -74,6 +78,7 @@ MUST_USE Status stream_start(Stream *stream, int fd, int64_t deadline_ns);
 MUST_USE Status stream_widen(Stream *stream, int64_t n_slots);
 // Reads up to `batch`; *out NULL when the stream ends before it. Under the mutex, which the caller holds until it is done with the slot.
 MUST_USE Status stream_seek(Stream *stream, int64_t batch, StreamSlot **out);
+int stream_variant(const Stream *stream, int64_t batch);      // of a batch in the ring whose shapes were looked at; else -1
 void stream_finish(Stream *stream);
 
 // ---- data_graph.c: what the use of an input in the graph tells ----

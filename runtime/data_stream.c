@@ -76,6 +76,7 @@ static Status read_next(Stream *s) {
   TRY(slot_room(slot, (size_t)(head + data_bytes)));
   TRY(read_whole(s, slot->bytes + head, data_bytes));
   TRY(safetensors_open_bytes(slot->bytes, (size_t)(head + data_bytes), stream_name, &slot->file));
+  slot->variant = -1;
   slot->batch = s->next_batch++;
   return NULL;
 }
@@ -105,6 +106,11 @@ Status stream_seek(Stream *s, int64_t batch, StreamSlot **out) {
   if (!slot->file || slot->batch != batch) FAIL(IO, NULL, "batch %" PRId64 " of %s has passed; the next one is %" PRId64, batch, stream_name, s->next_batch);
   *out = slot;
   return NULL;
+}
+
+int stream_variant(const Stream *s, int64_t batch) {
+  const StreamSlot *slot = batch < 0 ? NULL : &s->slots[batch % s->n_slots];
+  return slot && slot->file && slot->batch == batch ? slot->variant : -1;
 }
 
 void stream_finish(Stream *s) {

@@ -11,6 +11,7 @@
 
 enum { NS_PER_S = 1000000000, LOOK_NS = 100000000 };
 static const int64_t default_deadline_ns = 600 * (int64_t)NS_PER_S;
+static const int64_t RESERVE_BYTES_MAX = (int64_t)1 << 40;   // of address space per rank
 
 // ---- One rank -----------------------------------------------------------------------------------------------------------------
 
@@ -41,9 +42,9 @@ static Status run_step(RankState *r, const Step *step) {
   FAIL(MALFORMED, n->name, "guard %d does not exist", (int)n->guard);
 }
 
-static Status run_phase(RankState *r, Phase phase) {
-  const Step *steps = r->program.steps[phase];
-  for (size_t i = 0; i < r->program.n_steps[phase]; i++) {
+static Status run_phase(RankState *r, const StepProgram *program, Phase phase) {
+  const Step *steps = program->steps[phase];
+  for (size_t i = 0; i < program->n_steps[phase]; i++) {
     Status status = run_step(r, &steps[i]);
     if (status) return step_error(r, &steps[i], status);
   }
@@ -55,18 +56,29 @@ static double learning_rate(const Executor *e, int64_t step) {
   return e->lr_list[step < e->options.n_lr ? step : e->options.n_lr - 1];
 }
 
+// The constants of variants lie over each other; those that the update reads are fixed and need no care.
+static Status switch_variant(RankState *r, int variant) {
+  if (variant == r->variant) return NULL;
+  r->variant = variant;
+  return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->memory, &r->executor->process_memory);
+}
+
 static Status run_micro(RankState *r, int64_t j) {
   Executor *e = r->executor;
   int64_t k = r->clock.micro_per_rank;
   r->clock.micro = j;
   r->clock.global_micro = e->graph->recipe.reduce == REDUCE_MICRO ? j * e->n_ranks + r->rank : r->rank * k + j;
-  if (r->program.micro) *r->program.micro = j;
-  if (r->program.n_inputs) {
-    if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", r->program.n_inputs);
-    int64_t batch = r->clock.step * k * e->n_ranks + r->clock.global_micro;
-    TRY(status_context(e->feed.fill(e->feed.self, batch, r->program.inputs, r->program.n_inputs), "batch %" PRId64, batch));
+  if (r->programs->micro) *r->programs->micro = j;
+  int64_t batch = r->clock.step * k * e->n_ranks + r->clock.global_micro;
+  int variant = e->has_feed && e->feed.variant ? e->feed.variant(e->feed.self, batch) : 0;
+  if (variant < 0 || variant >= r->n_placed) FAIL(MALFORMED, NULL, "batch %" PRId64 " has shapes that the plan was not made for", batch);
+  TRY(switch_variant(r, variant));
+  const StepProgram *program = &r->programs[variant];
+  if (program->n_inputs) {
+    if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", program->n_inputs);
+    TRY(status_context(e->feed.fill(e->feed.self, batch, program->inputs, program->n_inputs), "batch %" PRId64, batch));
   }
-  return run_phase(r, PHASE_MICRO);
+  return run_phase(r, program, PHASE_MICRO);
 }
 
 static void count_bytes(int64_t now, int64_t before, int64_t *largest) {
@@ -78,14 +90,19 @@ static Status run_training_step(RankState *r) {
   Comm before = *r->comm;
   r->clock.step = e->next_step;
   if (e->options.fault_rank == r->rank && e->options.fault_step == r->clock.step) FAIL(RANK, NULL, "the failure that --fault asked for");
-  if (r->program.lr) *r->program.lr = learning_rate(e, r->clock.step);
-  if (r->program.step) *r->program.step = r->clock.step + 1;
+  if (r->programs->lr) *r->programs->lr = learning_rate(e, r->clock.step);
+  if (r->programs->step) *r->programs->step = r->clock.step + 1;
   for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
-  TRY(run_phase(r, PHASE_UPDATE));
+  TRY(run_phase(r, r->programs, PHASE_UPDATE));
   count_bytes(r->comm->sent_bytes, before.sent_bytes, &r->sent_bytes);
   count_bytes(r->comm->copied_bytes, before.copied_bytes, &r->copied_bytes);
   count_bytes(r->comm->wire_bytes, before.wire_bytes, &r->wire_bytes);
   return NULL;
+}
+
+static void place_programs(RankState *r) {
+  for (; r->n_placed < r->n_prepared; r->n_placed++)
+    step_program_place(&r->programs[r->n_placed], r->executor->variants[r->n_placed], r->rank, &r->memory, &r->executor->process_memory);
 }
 
 static Status place_rank(RankState *r) {
@@ -93,14 +110,35 @@ static Status place_rank(RankState *r) {
   arena_memory_populate(&r->memory, 0, 1);
   arena_memory_populate(&e->process_memory, r->rank, e->n_ranks);
   TRY(r->comm->ops->barrier(r->comm));           // a page that another rank populates later would be zeroed under our constants
-  return step_program_place(&r->program, e->graph, r->rank, &r->memory, &e->process_memory);
+  place_programs(r);
+  return step_program_place_constants(e->graph, true, r->rank, &r->memory, &e->process_memory);
+}
+
+static int64_t planned_bytes(const Executor *e, Scope scope) {
+  int64_t most = 0;
+  for (int v = 0; v < e->n_variants; v++) {
+    int64_t bytes = arena_planned_bytes(e->variants[v], scope);
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+static Status extend_rank(RankState *r) {
+  TRY(arena_memory_grow(&r->memory, planned_bytes(r->executor, SCOPE_RANK)));
+  place_programs(r);
+  return NULL;
 }
 
 // One rank at a time: the matrix library finds primitives that another rank has made in a cache of the process.
 static Status prepare_rank(RankState *r) {
   Executor *e = r->executor;
+  Status status = NULL;
   pthread_mutex_lock(&e->prepare_mutex);
-  Status status = step_program_prepare(e->graph, r->arena, e->isa, &r->clock, r->comm, e->weights, &r->program);
+  while (!status && r->n_prepared < e->n_variants) {
+    int v = r->n_prepared;
+    status = step_program_prepare(e->variants[v], v > 0, r->arena, e->isa, &r->clock, r->comm, e->weights, &r->programs[v]);
+    r->n_prepared++;                             // what a failed one has prepared is ended with it
+  }
   pthread_mutex_unlock(&e->prepare_mutex);
   return status;
 }
@@ -109,9 +147,10 @@ static Status obey(RankState *r, Command command) {
   switch (command) {
   case COMMAND_PREPARE: return prepare_rank(r);
   case COMMAND_PLACE: return place_rank(r);
+  case COMMAND_EXTEND: return extend_rank(r);
   case COMMAND_INIT:
     TRY(r->comm->ops->barrier(r->comm));         // PROCESS constants are written by rank 0
-    return run_phase(r, PHASE_INIT);
+    return run_phase(r, r->programs, PHASE_INIT);
   case COMMAND_STEP: return run_training_step(r);
   case COMMAND_NONE:
   case COMMAND_QUIT: break;
@@ -238,20 +277,64 @@ static Status start_threads(Executor *e) {
   return NULL;
 }
 
-static Status create_memory(Executor *e) {
-  int64_t rank_bytes = arena_planned_bytes(e->graph, SCOPE_RANK), process_bytes = arena_planned_bytes(e->graph, SCOPE_PROCESS);
-  e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
-  if (e->memory.arena_planned_bytes > memory_available_bytes())
+static Status check_available(int64_t needed, int64_t available) {
+  if (needed > available)
     FAIL(RESOURCE, NULL, "the plan needs %.1f MiB and %.1f MiB of memory are available; a higher --zero stage or smaller micro-batches need less",
-         (double)e->memory.arena_planned_bytes / (1 << 20), (double)memory_available_bytes() / (1 << 20));
-  process_peak_reset();
-  e->memory.rss_before_arena_bytes = process_resident_bytes();
-  TRY(arena_memory_create(process_bytes, &e->process_memory));
-  for (int r = 0; r < e->n_ranks; r++) TRY(arena_memory_create(rank_bytes, &e->ranks[r].memory));
+         (double)needed / (1 << 20), (double)available / (1 << 20));
   return NULL;
 }
 
-static Status start(Executor *e) {
+static Status create_memory(Executor *e) {
+  int64_t rank_bytes = planned_bytes(e, SCOPE_RANK), process_bytes = planned_bytes(e, SCOPE_PROCESS), available = memory_available_bytes();
+  e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
+  TRY(check_available(e->memory.arena_planned_bytes, available));
+  int64_t reserve = !e->options.grows ? 0 : available < RESERVE_BYTES_MAX ? available : RESERVE_BYTES_MAX;
+  process_peak_reset();
+  e->memory.rss_before_arena_bytes = process_resident_bytes();
+  TRY(arena_memory_create(process_bytes, 0, &e->process_memory));
+  for (int r = 0; r < e->n_ranks; r++) TRY(arena_memory_create(rank_bytes, reserve, &e->ranks[r].memory));
+  return NULL;
+}
+
+// Room for the programs of the first n variants, on every rank.
+static Status widen_programs(Executor *e, int n) {
+  const Graph **variants = realloc(e->variants, (size_t)n * sizeof *variants);
+  if (variants) e->variants = variants;
+  for (int r = 0; variants && r < e->n_ranks; r++) {
+    StepProgram *programs = realloc(e->ranks[r].programs, (size_t)n * sizeof *programs);
+    if (!programs) FAIL(RESOURCE, NULL, "no memory for %d programs", n);
+    memset(&programs[e->n_variants], 0, (size_t)(n - e->n_variants) * sizeof *programs);
+    e->ranks[r].programs = programs;
+  }
+  if (!variants) FAIL(RESOURCE, NULL, "no memory for %d programs", n);
+  return NULL;
+}
+
+static Status take_variants(Executor *e, const Graph *const *variants, int n) {
+  for (int v = 0; v < n; v++) TRY(step_program_check(variants[v]));
+  TRY(widen_programs(e, e->n_variants + n));
+  memcpy(e->variants + e->n_variants, variants, (size_t)n * sizeof *variants);
+  e->n_variants += n;
+  return NULL;
+}
+
+Status executor_add_variant(Executor *e, const Graph *variant) {
+  if (!e->options.grows) FAIL(USAGE, NULL, "this executor was not created to grow");
+  if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
+  TRY(take_variants(e, &variant, 1));
+  int64_t needed = e->n_ranks * planned_bytes(e, SCOPE_RANK) + planned_bytes(e, SCOPE_PROCESS);
+  Status status = check_available(needed - e->memory.arena_planned_bytes, memory_available_bytes());
+  if (status) {
+    e->n_variants--;
+    return status;
+  }
+  TRY(command_all(e, COMMAND_PREPARE));
+  TRY(command_all(e, COMMAND_EXTEND));
+  e->memory.arena_planned_bytes = needed;
+  return NULL;
+}
+
+static Status start(Executor *e, const Plan *plan) {
   const ExecutorOptions *o = &e->options;
   if (o->n_lr > 0) {
     e->lr_list = malloc((size_t)o->n_lr * sizeof *e->lr_list);
@@ -261,6 +344,7 @@ static Status start(Executor *e) {
   e->n_ranks = e->graph->recipe.ranks_per_process;
   e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
   if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
+  TRY(take_variants(e, plan->variants, plan->n_variants));
   TRY(team_create(e->n_ranks, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
   TRY(start_threads(e));
   TRY(command_all(e, COMMAND_PREPARE));
@@ -274,7 +358,6 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   if (plan->n_programs != 1) FAIL(UNSUPPORTED, NULL, "the plan has %d programs; this runtime runs plans without a pipeline axis", plan->n_programs);
   const Graph *graph = plan->programs[0];
   TRY(check_target(graph, &isa));
-  TRY(step_program_check(graph));
   Executor *e = calloc(1, sizeof *e);
   if (!e) FAIL(RESOURCE, NULL, "no memory for an executor");
   e->graph = graph;
@@ -288,7 +371,7 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   pthread_mutex_init(&e->prepare_mutex, NULL);
   pthread_cond_init(&e->go, NULL);
   pthread_cond_init(&e->done, NULL);
-  Status status = start(e);
+  Status status = start(e, plan);
   if (status) {
     executor_destroy(e);
     return status;
@@ -302,7 +385,8 @@ void executor_destroy(Executor *e) {
   if (e->n_threads) post(e, COMMAND_QUIT);
   for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
   for (int r = 0; e->ranks && r < e->n_ranks; r++) {
-    step_program_finish(&e->ranks[r].program);
+    for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
+    free(e->ranks[r].programs);
     arena_memory_destroy(&e->ranks[r].memory);
     arena_destroy(e->ranks[r].arena);
     status_free(e->ranks[r].status);
@@ -314,6 +398,7 @@ void executor_destroy(Executor *e) {
   pthread_mutex_destroy(&e->mutex);
   pthread_mutex_destroy(&e->prepare_mutex);
   free(e->ranks);
+  free(e->variants);
   free(e->lr_list);
   free(e);
 }
@@ -329,7 +414,7 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
   for (int64_t i = 0; i < steps; i++) {
     double start_ms = now_ms();
     TRY(command_all(e, COMMAND_STEP));
-    const StepProgram *first = &e->ranks[0].program;
+    const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = now_ms() - start_ms};
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);

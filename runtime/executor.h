@@ -2,6 +2,7 @@
 //
 // Life: executor_create reserves and populates all memory, prepares all kernels and starts one thread per rank; executor_run does steps;
 // executor_destroy ends the threads. Between create and destroy the step loop allocates, opens and looks up nothing.
+// Every rank picks the variant (ir/plan.h) of each of its micro-batches by itself; when it is another than before, the rank copies its constants in.
 // Threads: create, run and destroy from one thread. Rank threads never call back into the caller but through `feed` and `on_step`.
 #ifndef TESSERA_EXECUTOR_H
 #define TESSERA_EXECUTOR_H
@@ -14,6 +15,7 @@
 typedef struct DataFeed {
   Status (*fill)(void *self, int64_t batch, const Tensor *out, size_t n_inputs);
   void *self;
+  int (*variant)(void *self, int64_t batch);   // index in plan->variants of the program for this batch's shapes; -1: there is none. NULL: 0
 } DataFeed;
 
 typedef struct StepResult {
@@ -31,6 +33,7 @@ typedef struct ExecutorOptions {
   int64_t first_step;       // when resuming
   int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
   int64_t fault_step;
+  bool grows;               // executor_add_variant may be called: address space is reserved for arenas as large as the machine's memory
 } ExecutorOptions;
 
 typedef struct MemoryUse {
@@ -43,6 +46,10 @@ typedef struct Executor Executor;
 // Runs phase `init` too. `weights` must live as long as the executor.
 MUST_USE Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out);
 void executor_destroy(Executor *executor);          // NULL is fine. Where a rank hangs (executor_run said so) it frees nothing: end the process
+
+// Takes up plan->variants[n] that plan_add_variant has appended since: prepares its kernels and makes the arenas larger where it needs that.
+// Between runs only. USAGE without `grows`; RESOURCE when the machine has not the memory. After an error of a kernel the executor has stopped.
+MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 
 // `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
 // A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.

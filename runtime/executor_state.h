@@ -13,18 +13,22 @@ typedef struct RankState {
   int rank;
   pthread_t thread;
   Comm *comm;                        // the team's
-  Arena *arena;                      // of `program`
-  StepProgram program;
+  Arena *arena;                      // of the programs
+  StepProgram *programs;             // [executor->n_variants]; 0 has all phases, the others phase micro
+  int n_prepared, n_placed;          // of them
+  int variant;                       // whose constants are in place
   ArenaMemory memory;
   RunClock clock;                    // kernels see it
   Status status;                     // of the last command
   int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
 } RankState;
 
-typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_INIT, COMMAND_STEP, COMMAND_QUIT } Command;
+typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_QUIT } Command;
 
 struct Executor {
-  const Graph *graph;
+  const Graph *graph;                // program 0
+  const Graph **variants;            // [n_variants]; 0 is `graph`
+  int n_variants;
   const WeightSource *weights;
   DataFeed feed;
   bool has_feed;

@@ -123,12 +123,13 @@ static Status prepare_step(const Graph *graph, const Node *n, Step *step) {
   return NULL;
 }
 
-static Status prepare_all(const Graph *graph, Arena *arena, const KernelContext *common, StepProgram *out) {
+static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const KernelContext *common, StepProgram *out) {
   size_t count[PHASE_COUNT] = {0};
   for (size_t i = 0; i < graph->n_nodes; i++) count[graph->nodes[i]->phase]++;
   for (int p = 0; p < PHASE_COUNT; p++) out->steps[p] = ARENA_ARRAY(arena, Step, count[p]);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
+    if (variant && n->phase != PHASE_MICRO) continue;
     Tensor *tensors = ARENA_ARRAY(arena, Tensor, n->n_inputs + n->n_outputs);
     Step *step = &out->steps[n->phase][out->n_steps[n->phase]++];
     step->context = *common;
@@ -144,10 +145,10 @@ static Status prepare_all(const Graph *graph, Arena *arena, const KernelContext 
   return NULL;
 }
 
-Status step_program_prepare(const Graph *graph, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights, StepProgram *out) {
+Status step_program_prepare(const Graph *graph, bool variant, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights, StepProgram *out) {
   ARENA_GUARD(arena);
   KernelContext common = {.loops = loops_for(isa), .isa = isa, .clock = clock, .comm = comm, .weights = weights};
-  ARENA_RETURN(arena, prepare_all(graph, arena, &common, out));
+  ARENA_RETURN(arena, prepare_all(graph, variant, arena, &common, out));
 }
 
 // ---- Second half --------------------------------------------------------------------------------------------------------------
@@ -197,8 +198,9 @@ static void place_step(const Place *p, Step *step) {
   if (views) step->run = NULL;
 }
 
-static Status place_const(const Place *p, const Value *v) {
+static Status place_const(const Place *p, const Value *v, bool fixed_too) {
   if (v->role != ROLE_CONST || v->producer || !v->weight || v->loc.buffer < 0) return NULL;
+  if (!fixed_too && buffer_is_fixed(p->graph, &p->graph->buffers[v->loc.buffer])) return NULL;
   if (p->graph->buffers[v->loc.buffer].scope == SCOPE_PROCESS && p->rank) return NULL;
   if (!type_same_shape(&v->weight->type, &v->type)) FAIL(MALFORMED, v->name, "the constant's bytes have another shape");
   elements_convert(address(p, v), v->type.dtype, v->weight->bytes, v->weight->type.dtype, type_elems(&v->type));
@@ -210,18 +212,22 @@ static void *control(const Place *p, const char *name) {
   return v && v->role == ROLE_CONTROL && v->loc.buffer >= 0 ? address(p, v) : NULL;
 }
 
-Status step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
+void step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
   Place place = {graph, rank, rank_memory, process_memory};
   for (int p = 0; p < PHASE_COUNT; p++)
     for (size_t i = 0; i < program->n_steps[p]; i++) place_step(&place, &program->steps[p][i]);
   for (size_t i = 0; i < graph->n_inputs; i++)
     program->inputs[i] = (Tensor){graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, &graph->inputs[i]->type};
-  for (size_t i = 0; i < graph->n_values; i++) TRY(place_const(&place, graph->values[i]));
   program->lr = control(&place, "tessera.lr");
   program->step = control(&place, "tessera.step");
   program->micro = control(&place, "tessera.micro");
   program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;
   program->norm = graph->norm_report ? address(&place, graph->norm_report) : NULL;
+}
+
+Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
+  Place place = {graph, rank, rank_memory, process_memory};
+  for (size_t i = 0; i < graph->n_values; i++) TRY(place_const(&place, graph->values[i], fixed_too));
   return NULL;
 }
 

@@ -35,12 +35,16 @@ int64_t arena_planned_bytes(const Graph *graph, Scope scope);
 // this runtime has no meaning for: UNSUPPORTED.
 MUST_USE Status step_program_check(const Graph *graph);
 
-// First half: steps, kernels, prepared states; needs no addresses. `clock` and `comm` are the rank's own.
-MUST_USE Status step_program_prepare(const Graph *graph, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights,
+// First half: steps, kernels, prepared states; needs no addresses. `clock` and `comm` are the rank's own. Of a variant (ir/plan.h) only phase micro is
+// prepared; the others have no steps.
+MUST_USE Status step_program_prepare(const Graph *graph, bool variant, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights,
                                      StepProgram *out);
-// Second half: addresses, and constants of the plan copied to their places.
-MUST_USE Status step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory,
-                                   const ArenaMemory *process_memory);
+// Second half: addresses.
+void step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
+
+// Copies the constants of the plan to their places: all, or only those that are not fixed, which other variants have written over.
+MUST_USE Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const ArenaMemory *rank_memory,
+                                             const ArenaMemory *process_memory);
 void step_program_finish(StepProgram *program);
 
 #endif

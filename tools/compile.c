@@ -9,7 +9,10 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   TRY(flow_open(options, flow));
   if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan already", options->input);
   if (options->data.n) TRY(flow_open_data(flow, options, 0, data));     // its first batch binds what the model leaves open
-  TRY(flow_compile(flow, options, *data));
+  if (*data && data_n_variants(*data) > 1)
+    fprintf(stderr, "tessera: the data have batches of %d different shapes; a plan file keeps one, that of batch 0. 'tessera run MODEL' takes them all\n",
+            data_n_variants(*data));
+  TRY(flow_compile(flow, options, *data, false));
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
   plan_text_summary(stdout, flow->plan.programs[0]);

@@ -124,7 +124,7 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
   };
   Status status = data_open(&data, inputs, n, out);
   free(inputs);
-  return status;
+  return status && flow->is_plan ? status_context(status, "for the inputs that the plan was made for") : status;
 }
 
 static bool is_bound(const char *symbol, const DimBinding *dims, size_t n_dims) {
@@ -146,7 +146,7 @@ static bool assume_shape(const ModelInput *input, const DimBinding *dims, size_t
   return open;
 }
 
-static Status import_guarded(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
+static Status import_guarded(Flow *flow, const Options *options, const Type *data_shapes, int64_t open_size, Imported *out) {
   DimBinding *dims = NULL;
   Tie *ties = NULL;
   TRY(read_dims(&options->dim, flow->arena, &dims));
@@ -154,25 +154,29 @@ static Status import_guarded(Flow *flow, const Options *options, const Data *dat
   InputShape *shapes = ARENA_ARRAY(flow->arena, InputShape, flow->n_inputs);
   size_t n_shapes = 0;
   for (size_t i = 0; i < flow->n_inputs; i++) {
-    if (data && data_shapes(data)[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes(data)[i]};
-    else if (!data && open_size) n_shapes += assume_shape(&flow->inputs[i], dims, (size_t)options->dim.n, open_size, &shapes[n_shapes]);
+    if (data_shapes && data_shapes[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes[i]};
+    else if (!data_shapes && open_size) n_shapes += assume_shape(&flow->inputs[i], dims, (size_t)options->dim.n, open_size, &shapes[n_shapes]);
   }
   ImportOptions import = {
     .dims = dims, .n_dims = (size_t)options->dim.n, .shapes = shapes, .n_shapes = n_shapes, .batch = options->batch,
     .params = join_list(&options->params, flow->arena), .freeze = join_list(&options->freeze, flow->arena),
     .ties = ties, .n_ties = (size_t)options->tie.n, .loss_output = options->loss_output,
   };
+  return model_import(flow->model, &import, flow->arena, out);
+}
+
+static Status import_shapes(Flow *flow, const Options *options, const Type *data_shapes, int64_t open_size, Imported *out) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, import_guarded(flow, options, data_shapes, open_size, out));
+}
+
+Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
   Imported imported;
-  TRY(model_import(flow->model, &import, flow->arena, &imported));
+  TRY(import_shapes(flow, options, data ? data_shapes(data, 0) : NULL, open_size, &imported));
   for (size_t i = 0; i < imported.n_warnings; i++) fprintf(stderr, "tessera: warning: %s\n", imported.warnings[i]);
   flow->graph = imported.graph;
   flow->weights = imported.weights;
   return STATUS_OK;
-}
-
-Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
-  ARENA_GUARD(flow->arena);
-  ARENA_RETURN(flow->arena, import_guarded(flow, options, data, open_size));
 }
 
 static Status split_guarded(const char *text, Arena *arena, const char *const **out) {
@@ -247,16 +251,34 @@ static Status check_options_fit_optimizer(const Options *options) {
   return STATUS_OK;
 }
 
-static Status compile_model(Flow *flow, const Options *options, const Data *data) {
+static Status run_passes(Flow *flow, const Options *options, const Data *data, int variant, bool variants, Graph *graph) {
   CompileOptions compile;
   PassRun run;
+  TRY(flow_compile_options(flow, options, &compile));
+  compile.variants = variants;
+  if (data && adds_labels(flow, options)) compile.labels_type = data_shapes(data, variant)[flow->n_inputs];
+  TRY(flow_pass_run(options, flow->arena, &run));
+  return passes_run(graph, pipeline_train, &compile, &run);
+}
+
+static Status compile_model(Flow *flow, const Options *options, const Data *data, bool variants) {
   TRY(check_options_fit_optimizer(options));
   TRY(flow_import(flow, options, data, 0));
-  TRY(flow_compile_options(flow, options, &compile));
-  if (data && adds_labels(flow, options)) compile.labels_type = data_shapes(data)[flow->n_inputs];
-  TRY(flow_pass_run(options, flow->arena, &run));
-  TRY(passes_run(flow->graph, pipeline_train, &compile, &run));
+  TRY(run_passes(flow, options, data, 0, variants, flow->graph));
   return make_plan(flow->graph, &flow->plan);
+}
+
+Status flow_add_variant(Flow *flow, const Options *options, const Data *data, int variant, const Graph **out) {
+  double start = now_ms();
+  Imported imported;                                       // its warnings have been told
+  Plan alone;
+  TRY(import_shapes(flow, options, data_shapes(data, variant), 0, &imported));
+  TRY(run_passes(flow, options, data, variant, true, imported.graph));
+  TRY(make_plan(imported.graph, &alone));
+  TRY(plan_add_variant(&flow->plan, imported.graph, flow->arena));
+  *out = imported.graph;
+  flow->compile_ms += now_ms() - start;
+  return STATUS_OK;
 }
 
 // What a plan has fixed cannot be asked for again with another value; asking is an error rather than ignored.
@@ -266,13 +288,13 @@ static Status check_plan_options(const Options *options) {
   return STATUS_OK;
 }
 
-Status flow_compile(Flow *flow, const Options *options, const Data *data) {
+Status flow_compile(Flow *flow, const Options *options, const Data *data, bool variants) {
   double start = now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {
-    TRY(compile_model(flow, options, data));
+    TRY(compile_model(flow, options, data, variants));
   }
   flow->compile_ms += now_ms() - start;
   return STATUS_OK;

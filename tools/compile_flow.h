@@ -30,12 +30,16 @@ void flow_finish(Flow *flow);
 // Opens --data for the inputs of the file. `seed`: of the shuffle.
 MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out);
 
-// Models: imports with what the options bind, and with the shapes of the first batch of `data` (may be NULL). Warnings go to stderr.
+// Models: imports with what the options bind, and with the shapes of variant 0 of `data` (may be NULL). Warnings go to stderr.
 // open_size: without data, dimensions of inputs that stay open take this size; 0: they are an error.
 MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size);
 
 // A model: flow_import, the training pipeline, make_plan. A plan: takes it as it is. The plan is in flow->plan.
-MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *data);
+// variants: flow_add_variant may follow.
+MUST_USE Status flow_compile(Flow *flow, const Options *options, const Data *data, bool variants);
+
+// A model compiled already: again for the shapes of another variant of `data`, which is appended to flow->plan. *out: its program.
+MUST_USE Status flow_add_variant(Flow *flow, const Options *options, const Data *data, int variant, const Graph **out);
 
 // Plans: opens the source model (--weights, else the recorded path, as it is or beside the plan), checks its fingerprint, fills in weights.
 MUST_USE Status flow_open_source(Flow *flow, const Options *options);

@@ -55,6 +55,9 @@ typedef struct Run {
   DataFeed feed;               // of `data`, moved on by batch_offset
   DataFeed data_feed;
   int64_t batch_offset;
+  int *programs;               // [n_programs]: of a variant of the data, its program in the plan; -1: not compiled
+  int n_programs;
+  bool stream;                 // batches come as they come
   uint64_t seed;
   int64_t first_step;
   int64_t micro_batches;       // M, over all ranks
@@ -161,17 +164,64 @@ static Status fill_moved(void *self, int64_t batch, const Tensor *out, size_t n_
   return run->data_feed.fill(run->data_feed.self, batch + run->batch_offset, out, n_inputs);
 }
 
+static int variant_moved(void *self, int64_t batch) {
+  Run *run = self;
+  int variant = run->data_feed.variant(run->data_feed.self, batch + run->batch_offset);
+  return variant >= 0 && variant < run->n_programs ? run->programs[variant] : -1;
+}
+
+// ---- A program per shape ------------------------------------------------------------------------------------------------------
+
+static Status number_programs(Run *run, int n) {
+  int *wider = realloc(run->programs, (size_t)n * sizeof *wider);
+  if (!wider) FAIL(RESOURCE, NULL, "no memory for %d shapes", n);
+  run->programs = wider;
+  while (run->n_programs < n) run->programs[run->n_programs++] = -1;
+  return STATUS_OK;
+}
+
+static Status add_program(Run *run, int variant) {
+  const Graph *program;
+  if (run->flow.is_plan) FAIL(MALFORMED, NULL, "the data have batches of another shape than the plan was made for; run the model, which takes them all");
+  TRY(flow_add_variant(&run->flow, run->options, run->data, variant, &program));
+  TRY(data_bind(run->data, variant, program));
+  if (run->executor) TRY(executor_add_variant(run->executor, program));
+  run->programs[variant] = run->flow.plan.n_variants - 1;
+  launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time
+  return STATUS_OK;
+}
+
+// Compiles what batches [first, first + n) of the run need and nobody has compiled yet.
+static Status compile_shapes(Run *run, int64_t first, int64_t n) {
+  TRY(number_programs(run, data_n_variants(run->data)));
+  for (int64_t b = first; b < first + n; b++) {
+    int variant = data_variant(run->data, b + run->batch_offset);
+    if (variant >= 0 && run->programs[variant] < 0) TRY(add_program(run, variant));
+  }
+  return STATUS_OK;
+}
+
+// Of files all shapes are known at start, those of a stream when they come: between steps. Two epochs hold every batch that a shuffled run can meet.
+static Status compile_known_shapes(Run *run) {
+  TRY(number_programs(run, 1));
+  run->programs[0] = 0;
+  int64_t batches = data_batches(run->data), needed = run->steps;
+  if (run->stream || data_n_variants(run->data) == 1) return STATUS_OK;
+  if (batches >= 0 && needed > 2 * batches / run->micro_batches + 1) needed = 2 * batches / run->micro_batches + 1;
+  return compile_shapes(run, run->first_step * run->micro_batches, needed * run->micro_batches);
+}
+
 static Status choose_steps(Run *run) {
   const Options *o = run->options;
   const Graph *program = run->flow.plan.programs[0];
   run->micro_batches = program->recipe.micro_per_rank * mesh_ranks(&program->mesh);
   if (run->checkpoint) run->batch_offset = checkpoint_info(run->checkpoint)->next_batch - run->first_step * run->micro_batches;
   run->data_feed = data_feed(run->data);
-  run->feed = (DataFeed){fill_moved, run};
+  run->feed = (DataFeed){fill_moved, run, variant_moved};
   int64_t batches = data_batches(run->data);
-  bool stream = batches < 0 && o->data.n == 1 && !strcmp(o->data.items[0], "-");
+  for (int i = 0; i < o->data.n; i++) run->stream |= !strcmp(o->data.items[i], "-");
   run->steps = o->steps;
-  if (o->steps >= 0 || stream) return STATUS_OK;
+  if (o->steps >= 0 || run->stream) return STATUS_OK;
   if (batches < 0) FAIL(USAGE, NULL, "random data have no end: say how many steps with --steps K");
   run->steps = batches / run->micro_batches;
   if (run->steps == 0)
@@ -192,18 +242,27 @@ static Status read_fault(const Options *o, int ranks, ExecutorOptions *out) {
 }
 
 static void say_plan(const Run *run) {
-  const Graph *program = run->flow.plan.programs[0];
-  const Recipe *r = &program->recipe;
   Arena *arena = arena_create(0);
   if (!arena) return;
+  const Graph *program = plan_largest_variant(&run->flow.plan, arena);
+  const Recipe *r = &program->recipe;
   PlanBytes bytes = plan_bytes(program, arena);
   char sent[32], peak[32];
   fprintf(stderr, "tessera: %s '%s' in %.0f ms: %d rank%s, stage %d, %" PRId64 " micro-batches a step, %s, %s; each rank sends %s a step; arenas %s\n",
           run->flow.is_plan ? "read plan" : "compiled", run->options->input, run->flow.compile_ms, mesh_ranks(&program->mesh),
           mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer", r->precision,
           bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
+  if (run->flow.plan.n_variants > 1) fprintf(stderr, "tessera: a program for each of %d shapes of batches\n", run->flow.plan.n_variants);
   if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
   arena_destroy(arena);
+}
+
+// Will there be programs for other shapes?
+static bool may_vary(const Run *run) {
+  bool open = false;
+  for (size_t i = 0; i < run->flow.n_inputs; i++)
+    for (int d = 0; d < run->flow.inputs[i].rank; d++) open |= run->flow.inputs[i].dims[d] < 0;
+  return !run->flow.is_plan && (data_n_variants(run->data) > 1 || (open && data_batches(run->data) < 0));
 }
 
 static Status prepare(Run *run) {
@@ -212,15 +271,17 @@ static Status prepare(Run *run) {
   if (!o->data.n) return explain_inputs(&run->flow, o);
   TRY(open_checkpoint(run));
   TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
-  TRY(flow_compile(&run->flow, o, run->data));
+  TRY(flow_compile(&run->flow, o, run->data, may_vary(run)));
   if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
   TRY(choose_weights(run));
   const Graph *program = run->flow.plan.programs[0];
-  TRY(data_bind(run->data, program));
+  TRY(data_bind(run->data, 0, program));
   TRY(choose_steps(run));
+  TRY(compile_known_shapes(run));
   say_plan(run);
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .lr_list = o->lr_list.items, .n_lr = o->lr_list.n, .first_step = run->first_step,
+    .grows = run->stream && may_vary(run),
   };
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
@@ -243,15 +304,21 @@ static Status run_steps(Run *run, int64_t steps) {
   return executor_run(run->executor, steps, on_step, run);
 }
 
-static Status run_stream(Run *run) {
-  for (int64_t step = run->first_step + run->history.n; !run->interrupted; step++) {
+// Of a stream, up to `steps` steps (-1: until it ends): each when its batches are there and programs for their shapes are.
+static Status run_stream(Run *run, int64_t steps) {
+  for (int64_t i = 0; i != steps && !run->interrupted; i++) {
+    int64_t first = (run->first_step + run->history.n) * run->micro_batches;
     bool there = false;
-    TRY(data_available(run->data, step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
-    if (!there) break;
+    TRY(data_available(run->data, first + run->batch_offset, run->micro_batches, &there));
+    if (!there && steps < 0) break;
+    if (!there) FAIL(IO, NULL, "the stream on stdin ended within step %" PRId64 ", %" PRId64 " steps too early", run->first_step + run->history.n, steps - i);
+    TRY(compile_shapes(run, first, run->micro_batches));
     TRY(run_steps(run, 1));
   }
   return STATUS_OK;
 }
+
+static Status run_some(Run *run, int64_t steps) { return run->stream ? run_stream(run, steps) : run_steps(run, steps); }
 
 static Status train(Run *run) {
   const Options *o = run->options;
@@ -259,11 +326,10 @@ static Status train(Run *run) {
     bool there = run->steps != 0;
     if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
     if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
-    TRY(run_steps(run, 1));
+    TRY(run_some(run, 1));
     TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
   }
-  if (run->steps < 0) return run_stream(run);
-  return run_steps(run, run->steps - run->history.n);
+  return run_some(run, run->steps < 0 ? -1 : run->steps - run->history.n);
 }
 
 static Status save(Run *run) {
@@ -291,7 +357,7 @@ static void start_progress(Run *run, FILE *log) {
   bool terminal = isatty(STDOUT_FILENO);
   run->progress = (Progress){
     .lines = log ? log : terminal ? NULL : stdout, .live = terminal, .steps = run->steps,
-    .items_per_step = run->micro_batches * (tokens ? data_tokens_per_batch(run->data) : data_samples_per_batch(run->data)),
+    .items_per_step = (int64_t)((double)run->micro_batches * (tokens ? data_tokens_per_batch(run->data) : data_samples_per_batch(run->data)) + 0.5),
     .item = tokens ? "tokens" : "samples",
   };
 }
@@ -316,13 +382,16 @@ static Status do_run(Run *run) {
 static Status write_report(const Run *run, const StatusError *error) {
   const Options *o = run->options;
   if (!o->report) return STATUS_OK;
+  Arena *arena = arena_create(0);
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory while writing the report");
   RunReport report = {
-    .program = run->flow.plan.n_programs ? run->flow.plan.programs[0] : NULL, .n_steps = run->history.n, .losses = run->history.losses,
+    .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan, arena) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
     .grad_norms = run->history.grad_norms, .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
     .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
     .executor = run->executor, .error = error,
   };
+  arena_destroy(arena);
   return report_write(o->report, &report);
 }
 
@@ -340,6 +409,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   checkpoint_close(run.checkpoint);
   flow_finish(&run.flow);
   history_finish(&run.history);
+  free(run.programs);
   return command_print_error(status);
 }
 

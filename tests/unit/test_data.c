@@ -74,8 +74,8 @@ static void open_ok(Opened *o, DataOptions options, const DataInput *inputs, siz
   Status s = data_open(&options, inputs, n, &o->data);
   if (s) fail_msg("data_open: %s", status_text(s, text, sizeof text));
   o->arena = arena_create(0);
-  o->program = program_of(o->arena, inputs, n, data_shapes(o->data), 2);
-  s = data_bind(o->data, o->program);
+  o->program = program_of(o->arena, inputs, n, data_shapes(o->data, 0), 2);
+  s = data_bind(o->data, 0, o->program);
   if (s) fail_msg("data_bind: %s", status_text(s, text, sizeof text));
   o->feed = data_feed(o->data);
 }
@@ -169,13 +169,13 @@ static void shift_auto(void **state) {
   DataOptions options = {.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .shift = -1};
   assert_null(data_open(&options, token_inputs, 2, &data));
   Arena *arena = arena_create(0);
-  Graph *g = program_of(arena, token_inputs, 2, data_shapes(data), 1);
+  Graph *g = program_of(arena, token_inputs, 2, data_shapes(data, 0), 1);
   Value *starts = graph_add_value(g, "starts"), *scores = graph_add_value(g, "scores");
   Node *slice = graph_make_node(g, &op_Slice, NULL, 3, (Value *[]){g->inputs[1], starts, starts}, 1, NULL);
   graph_append(g, slice);
   Node *loss = graph_make_node(g, &op_SoftmaxCrossEntropyLoss, NULL, 2, (Value *[]){scores, slice->outputs[0]}, 1, NULL);
   graph_append(g, loss);
-  assert_null(data_bind(data, g));
+  assert_null(data_bind(data, 0, g));
   int64_t t[4], l[4];
   Tensor out[2] = {{t, &g->inputs[0]->type}, {l, &g->inputs[1]->type}};
   DataFeed feed = data_feed(data);
@@ -199,7 +199,7 @@ static void npy_rows(void **state) {
   open_ok(&o, (DataOptions){.sources = sources, .n_sources = 2, .batch = 2}, row_inputs, 2);
   assert_int_equal(data_batches(o.data), 2);
   assert_int_equal(data_samples_per_batch(o.data), 2);
-  assert_int_equal(data_shapes(o.data)[0].dtype, DTYPE_F32);
+  assert_int_equal(data_shapes(o.data, 0)[0].dtype, DTYPE_F32);
   float fx[6];
   int64_t fy[2];
   fill_ok(&o, 2, fx, fy);                                       // samples 4 and 0
@@ -301,7 +301,23 @@ static void batches(void **state) {
   unlink(path);
   entries[2].type = type_make(DTYPE_F32, 2, (int64_t[]){1, 3});                // x.1 differs
   path = write_safetensors("b.safetensors", entries, 2 * N, bytes);
-  expect_failure((DataOptions){.sources = &path, .n_sources = 1}, row_inputs, 2, STATUS_UNSUPPORTED, "batch 1 is float[1,3] and batch 0 float[2,3]");
+  open_ok(&o, (DataOptions){.sources = &path, .n_sources = 1}, row_inputs, 2);
+  assert_int_equal(data_n_variants(o.data), 2);
+  for (int b = 0; b < 2 * N; b++) assert_int_equal(data_variant(o.data, b), b % N == 1);
+  assert_int_equal(data_shapes(o.data, 1)[0].dims[0], 1);
+  assert_int_equal(data_shapes(o.data, 0)[0].dims[0], 2);
+  assert_true(data_samples_per_batch(o.data) == 1.75);
+  const Graph *other_program = program_of(o.arena, row_inputs, 2, data_shapes(o.data, 1), 2);
+  assert_null(data_bind(o.data, 1, other_program));
+  Tensor out[2] = {{fx, &other_program->inputs[0]->type}, {fy, &other_program->inputs[1]->type}};
+  fx[3] = -7;
+  assert_null(o.feed.fill(o.feed.self, 1, out, 2));
+  assert_memory_equal(fx, x[1], 3 * sizeof *fx);
+  assert_true(fx[3] == -7);                                                    // nothing beyond its shape
+  assert_int_equal(o.feed.variant(o.feed.self, 1), 1);
+  close_opened(&o);
+  static const DataInput fixed[] = {{"x", DTYPE_F32, 2, {2, 3}}, {"y", DTYPE_I64, 1, {2}}};
+  expect_failure((DataOptions){.sources = &path, .n_sources = 1}, fixed, 2, STATUS_MALFORMED, "batch 1: ");
   unlink(path);
   path = write_safetensors("b.safetensors", entries, 1, bytes);
   expect_failure((DataOptions){.sources = &path, .n_sources = 1}, row_inputs, 2, STATUS_USAGE, "no --data feeds 'y'");
@@ -340,7 +356,7 @@ static void random_source(void **state) {
   DataOptions options = {.sources = &source, .n_sources = 1, .seed = 3};
   Data *data;
   assert_null(data_open(&options, in, 2, &data));
-  assert_int_equal(data_shapes(data)[0].dtype, DTYPE_NONE);
+  assert_int_equal(data_shapes(data, 0)[0].dtype, DTYPE_NONE);
   assert_int_equal(data_batches(data), -1);
   Arena *arena = arena_create(0);
   const Type shapes[] = {type_vector(DTYPE_I64, 1000), type_make(DTYPE_F32, 2, (int64_t[]){500, 3})};
@@ -348,7 +364,7 @@ static void random_source(void **state) {
   Value *table = graph_add_value(g, "table");
   table->type = type_make(DTYPE_F32, 2, (int64_t[]){17, 4});
   graph_append(g, graph_make_node(g, &op_Gather, NULL, 2, (Value *[]){table, g->inputs[0]}, 1, NULL));
-  assert_null(data_bind(data, g));
+  assert_null(data_bind(data, 0, g));
   DataFeed feed = data_feed(data);
   static int64_t ids[1000], again[1000];
   static float x[1500];
@@ -405,6 +421,8 @@ static void streams(void **state) {
   assert_true(x[0] == 0);
   assert_null(data_available(o.data, 2, 2, &there));
   assert_true(there);
+  assert_int_equal(data_variant(o.data, 2), 0);
+  assert_int_equal(data_variant(o.data, 1), -1);               // has passed
   fill_ok(&o, 3, x, NULL);
   assert_true(x[0] == 3);
   fill_ok(&o, 2, x, NULL);

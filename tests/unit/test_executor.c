@@ -56,7 +56,7 @@ static void open_data(Bench *b) {
   static const DataInput inputs[] = {{"x", DTYPE_F32, 2, {32, 64}}, {"y", DTYPE_I64, 1, {32}}};
   DataOptions options = {.sources = &source, .n_sources = 1};
   ok(data_open(&options, inputs, 2, &b->data));
-  ok(data_bind(b->data, b->program));
+  ok(data_bind(b->data, 0, b->program));
   b->feed = data_feed(b->data);
 }
 
@@ -136,7 +136,7 @@ static void delays_change_nothing(void **state) {
     Bench b;
     compile(&b, options_of(4, zero, 8));
     open_data(&b);
-    DataFeed feed = {slow_feed, &b};
+    DataFeed feed = {.fill = slow_feed, .self = &b};
     ExecutorOptions run = quick();
     ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
     ok(executor_run(b.executor, 4, on_step, &b));
@@ -240,7 +240,7 @@ static void a_failing_feed_is_named(void **state) {
   Bench b;
   compile(&b, options_of(4, 3, 4));
   open_data(&b);
-  DataFeed feed = {poor_feed, &b};
+  DataFeed feed = {.fill = poor_feed, .self = &b};
   ExecutorOptions run = quick();
   ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
   Status s = executor_run(b.executor, 10, on_step, &b);
@@ -261,7 +261,7 @@ static void a_hanging_rank_is_left_behind(void **state) {
   static Bench b;                                    // outlives the test: the hanging thread uses it
   compile(&b, options_of(2, 0, 2));
   open_data(&b);
-  DataFeed feed = {hanging_feed, &b};
+  DataFeed feed = {.fill = hanging_feed, .self = &b};
   ExecutorOptions run = quick();
   run.deadline_ns = 300000000;
   ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
@@ -286,7 +286,7 @@ static void nan_stops(void **state) {
   Bench b;
   compile(&b, options_of(2, 2, 2));
   open_data(&b);
-  DataFeed feed = {nan_feed, &b};
+  DataFeed feed = {.fill = nan_feed, .self = &b};
   ExecutorOptions run = quick();
   ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
   Status s = executor_run(b.executor, 10, on_step, &b);
