@@ -38,7 +38,7 @@ static int remove_dir(void **state) {
 typedef struct Named { const char *name; Type type; float values[64]; } Named;
 
 static void write_file(const char *path, const Named *tensors, size_t n) {
-  SafetensorsEntry entries[16];
+  SafetensorsEntry entries[16] = {0};
   SafetensorsWriter *w;
   for (size_t i = 0; i < n; i++) entries[i] = (SafetensorsEntry){tensors[i].name, tensors[i].type};
   assert_null(safetensors_create(path, entries, n, NULL, &w));
