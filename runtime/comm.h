@@ -24,6 +24,11 @@ void team_destroy(Team *team);
 
 Comm *team_comm(Team *team, int rank);          // endpoint of a rank; owned by the team; used by that rank's thread only
 
+// For tests: an endpoint that passes all on to `inner` after a random wait of up to longest_ns, another one for each call and rank. Heap; `inner` must
+// outlive it and is used through it only. comm_delay_destroy(NULL) is fine.
+MUST_USE Status comm_delay_create(Comm *inner, uint64_t seed, int64_t longest_ns, Comm **out);
+void comm_delay_destroy(Comm *comm);
+
 // Any thread: all present and future waits of the team end with STATUS_RANK. The first caller's text is kept. Async-signal-unsafe.
 void team_abort(Team *team, int rank, const char *what);
 bool team_aborted(const Team *team);

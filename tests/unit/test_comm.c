@@ -32,8 +32,11 @@ static Status open_local(Team *team, int rank, Comm **out) {
 }
 static void close_local(Comm *comm) {}
 
+static Status open_delay(Team *team, int rank, Comm **out) { return comm_delay_create(team_comm(team, rank), 7, 300000, out); }
+
 static const Backend backends[] = {
     {"local", open_local, close_local},
+    {"delay", open_delay, comm_delay_destroy},
 };
 static const Backend *backend;                     // under test
 

@@ -1,0 +1,92 @@
+// The delay backend, for tests: each call waits a random time and is passed on. A result that depends on who comes first shows soon.
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm.h"
+
+typedef struct DelayComm {
+  Comm base;                         // must be first
+  Comm *inner;
+  uint64_t state;                    // of the random numbers
+  int64_t longest_ns;
+} DelayComm;
+
+static DelayComm *self(Comm *comm) { return (DelayComm *)comm; }
+
+static void wait_a_little(DelayComm *d) {
+  uint64_t x = d->state += 0x9e3779b97f4a7c15u;          // splitmix64
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  if (x % 4 == 0) return;                                // some are punctual
+  int64_t ns = (int64_t)(x % (uint64_t)(d->longest_ns + 1));
+  struct timespec t = {ns / 1000000000, ns % 1000000000};
+  nanosleep(&t, NULL);                                   // a signal shortens it: no harm
+}
+
+// What the inner endpoint counts is counted here as well; views are counted by the executor, here only.
+static Status count(DelayComm *d, Comm before, Status status) {
+  d->base.sent_bytes += d->inner->sent_bytes - before.sent_bytes;
+  d->base.copied_bytes += d->inner->copied_bytes - before.copied_bytes;
+  d->base.wire_bytes += d->inner->wire_bytes - before.wire_bytes;
+  return status;
+}
+
+static Status delay_all_gather(Comm *comm, int axis, const void *shard, void *whole, int64_t shard_elems, Dtype dtype) {
+  DelayComm *d = self(comm);
+  wait_a_little(d);
+  Comm before = *d->inner;
+  return count(d, before, d->inner->ops->all_gather(d->inner, axis, shard, whole, shard_elems, dtype));
+}
+
+static Status delay_reduce_scatter(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype) {
+  DelayComm *d = self(comm);
+  wait_a_little(d);
+  Comm before = *d->inner;
+  return count(d, before, d->inner->ops->reduce_scatter(d->inner, axis, whole, shard, shard_elems, dtype));
+}
+
+static Status delay_all_reduce(Comm *comm, int axis, void *data, int64_t elems, Dtype dtype) {
+  DelayComm *d = self(comm);
+  wait_a_little(d);
+  Comm before = *d->inner;
+  return count(d, before, d->inner->ops->all_reduce(d->inner, axis, data, elems, dtype));
+}
+
+static Status delay_barrier(Comm *comm) {
+  wait_a_little(self(comm));
+  return self(comm)->inner->ops->barrier(self(comm)->inner);
+}
+
+#define DELAY_GUARD(name)                                                   \
+  static Status delay_##name(Comm *comm, int32_t region) {                  \
+    wait_a_little(self(comm));                                              \
+    return self(comm)->inner->ops->name(self(comm)->inner, region);         \
+  }
+DELAY_GUARD(read_begin)
+DELAY_GUARD(read_end)
+DELAY_GUARD(write_begin)
+DELAY_GUARD(write_end)
+
+static const CommOps comm_delay_ops = {
+    .all_gather = delay_all_gather,
+    .reduce_scatter = delay_reduce_scatter,
+    .all_reduce = delay_all_reduce,
+    .barrier = delay_barrier,
+    .read_begin = delay_read_begin,
+    .read_end = delay_read_end,
+    .write_begin = delay_write_begin,
+    .write_end = delay_write_end,
+};
+
+Status comm_delay_create(Comm *inner, uint64_t seed, int64_t longest_ns, Comm **out) {
+  if (longest_ns < 0) FAIL(USAGE, NULL, "a delay of up to %lld ns", (long long)longest_ns);
+  DelayComm *d = malloc(sizeof *d);
+  if (!d) FAIL(RESOURCE, NULL, "no memory for an endpoint");
+  *d = (DelayComm){.base = {.ops = &comm_delay_ops, .rank = inner->rank, .size = inner->size}, .inner = inner, .longest_ns = longest_ns,
+                   .state = seed ^ (uint64_t)(inner->rank + 1) * 0xd1342543de82ef95u};
+  *out = &d->base;
+  return NULL;
+}
+
+void comm_delay_destroy(Comm *comm) { free(comm); }
