@@ -267,6 +267,7 @@ static Status start_threads(Executor *e) {
     rank->executor = e;
     rank->rank = r;
     rank->comm = team_comm(e->team, r);
+    if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);
     if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);

@@ -33,6 +33,8 @@ typedef struct ExecutorOptions {
   int64_t first_step;       // when resuming
   int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
   int64_t fault_step;
+  Comm *(*wrap_comm)(void *self, Comm *comm);   // testing: what rank comm->rank is given in place of its endpoint (comm_delay_create); must outlive
+  void *wrap_self;                              // the executor. NULL: the endpoint itself
   bool grows;               // executor_add_variant may be called: address space is reserved for arenas as large as the machine's memory
 } ExecutorOptions;
 

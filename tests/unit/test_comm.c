@@ -32,7 +32,7 @@ static Status open_local(Team *team, int rank, Comm **out) {
 }
 static void close_local(Comm *comm) {}
 
-static Status open_delay(Team *team, int rank, Comm **out) { return comm_delay_create(team_comm(team, rank), 7, 300000, out); }
+static Status open_delay(Team *team, int rank, Comm **out) { return comm_delay_create(team_comm(team, rank), 7, 100000, out); }
 
 static const Backend backends[] = {
     {"local", open_local, close_local},

@@ -13,7 +13,9 @@
 #include <cmocka.h>
 
 #include "../../frontend/onnx_import.h"
+#include "../../kernels/ops.h"
 #include "../../passes/pass.h"
+#include "../../passes/verify_plan.h"
 #include "../../runtime/checkpoint.h"
 #include "../../runtime/data.h"
 
@@ -143,6 +145,196 @@ static void delays_change_nothing(void **state) {
     ok(executor_params_hash(b.executor, zero ? got : want));
     if (zero) assert_string_equal(got, want);
     finish(&b);
+  }
+}
+
+// ---- Adversity: delays and failures of collectives, other orders of steps ------------------------------------------------------
+
+enum { WRAPPED_MAX = 8 };
+typedef struct Wrapped {
+  Comm *comms[WRAPPED_MAX];
+  uint64_t seed;
+} Wrapped;
+
+static Comm *delayed(void *self, Comm *comm) {
+  Wrapped *w = self;
+  ok(comm_delay_create(comm, w->seed, 200000, &w->comms[comm->rank]));
+  return w->comms[comm->rank];
+}
+
+static void late_collectives_change_nothing(void **state) {
+  char want[33] = "", got[33];
+  for (int zero = 0; zero < 4; zero++)
+    for (uint64_t seed = 0; seed < 3; seed++) {
+      Bench b;
+      Wrapped w = {.seed = seed};
+      ExecutorOptions run = quick();
+      if (seed) run.wrap_comm = delayed, run.wrap_self = &w;    // seed 0: none
+      start(&b, options_of(4, zero, 8), run);
+      ok(executor_run(b.executor, 3, on_step, &b));
+      ok(executor_params_hash(b.executor, got));
+      if (!want[0]) memcpy(want, got, sizeof want);
+      assert_string_equal(got, want);
+      assert_int_equal(executor_sent_bytes_per_step(b.executor), plan_bytes(b.program, b.arena).sent_bytes);
+      finish(&b);
+      for (int r = 0; r < WRAPPED_MAX; r++) comm_delay_destroy(w.comms[r]);
+    }
+}
+
+// An endpoint whose call number `fails` on rank `rank` fails.
+typedef struct FailingComm {
+  Comm base;                     // must be first
+  Comm *inner;
+  int64_t *calls;
+  int64_t fails;
+} FailingComm;
+typedef struct Failing {
+  FailingComm comms[WRAPPED_MAX];
+  int rank;
+  int64_t fails, calls;
+} Failing;
+
+#define CALL(comm_, call)                                                                                        \
+  FailingComm *f = (FailingComm *)(comm_);                                                                       \
+  if (f->calls && ++*f->calls == f->fails) return status_fail(STATUS_RANK, NULL, "a collective that fails");     \
+  Comm before = *f->inner;                                                                                       \
+  Status status = f->inner->ops->call;                                                                           \
+  f->base.sent_bytes += f->inner->sent_bytes - before.sent_bytes;                                                \
+  return status
+
+static Status failing_all_gather(Comm *c, int axis, const void *shard, void *whole, int64_t n, Dtype d) { CALL(c, all_gather(f->inner, axis, shard, whole, n, d)); }
+static Status failing_scatter(Comm *c, int axis, const void *whole, void *shard, int64_t n, Dtype d) { CALL(c, reduce_scatter(f->inner, axis, whole, shard, n, d)); }
+static Status failing_all_reduce(Comm *c, int axis, void *data, int64_t n, Dtype d) { CALL(c, all_reduce(f->inner, axis, data, n, d)); }
+static Status failing_barrier(Comm *c) { CALL(c, barrier(f->inner)); }
+static Status failing_read_begin(Comm *c, int32_t region) { CALL(c, read_begin(f->inner, region)); }
+static Status failing_read_end(Comm *c, int32_t region) { CALL(c, read_end(f->inner, region)); }
+static Status failing_write_begin(Comm *c, int32_t region) { CALL(c, write_begin(f->inner, region)); }
+static Status failing_write_end(Comm *c, int32_t region) { CALL(c, write_end(f->inner, region)); }
+
+static const CommOps failing_ops = {failing_all_gather, failing_scatter, failing_all_reduce, failing_barrier,
+                                    failing_read_begin, failing_read_end, failing_write_begin, failing_write_end};
+
+static Comm *failing(void *self, Comm *comm) {
+  Failing *f = self;
+  f->comms[comm->rank] = (FailingComm){.base = {.ops = &failing_ops, .rank = comm->rank, .size = comm->size}, .inner = comm,
+                                       .calls = comm->rank == f->rank ? &f->calls : NULL, .fails = f->fails};
+  return &f->comms[comm->rank].base;
+}
+
+// Collective or guard number n of one rank fails, n = 1, 2, 3, ... until a run meets no failure: each time all ranks stop, and the error is that
+// rank's.
+static void each_failing_collective_is_named(void **state) {
+  for (int zero = 0; zero < 4; zero++) {
+    int64_t fails = 1;
+    for (bool failed = true; failed; fails++) {
+      Bench b;
+      Failing f = {.rank = 1, .fails = fails};
+      ExecutorOptions run = quick();
+      run.wrap_comm = failing, run.wrap_self = &f;
+      compile(&b, options_of(3, zero, 6));
+      open_data(&b);
+      Status s = executor_create(&b.plan, &b.imported.weights, &b.feed, &run, &b.executor);
+      if (!s) s = executor_run(b.executor, 1, on_step, &b);
+      failed = s != NULL;
+      if (failed && (status_code(s) != STATUS_RANK || s->rank != 1 || !strstr(s->what, "a collective that fails")))
+        fail_msg("stage %d, call %lld: rank %d: %s", zero, (long long)fails, s->rank, s->what);
+      assert_int_equal(failed, f.calls >= f.fails);
+      status_free(s);
+      finish(&b);
+    }
+    assert_true(fails > 4);
+  }
+}
+
+// A random order of the steps that gives the same values: producers first; communication in the order that all ranks agree on; who reads a
+// gathered view before it is released, who reads what is carried on before its successor is written.
+static bool may_go(const Graph *g, const Node *n, const bool *done, const uint32_t *region_of) {
+  for (int i = 0; i < n->n_inputs; i++)
+    if (n->inputs[i] && n->inputs[i]->producer && !done[n->inputs[i]->producer->id]) return false;
+  bool meets = n->op == &op_Release || n->op->flags & OP_COLLECTIVE;
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Node *other = g->nodes[i];
+    if (other->phase < n->phase && !done[i]) return false;
+    if (done[i] || other == n || other->phase != n->phase) continue;
+    bool other_meets = other->op == &op_Release || other->op->flags & OP_COLLECTIVE;
+    if (meets && other_meets && i < n->id) return false;
+    for (int k = 0; k < other->n_inputs; k++) {
+      if (!other->inputs[k]) continue;
+      if (n->op == &op_Release && other->op != &op_Release && region_of[other->inputs[k]->id] == region_of[n->inputs[0]->id]) return false;
+      for (int o = 0; o < n->n_outputs; o++)
+        if (n->outputs[o] && n->outputs[o]->carry && n->outputs[o]->carry == other->inputs[k]) return false;
+    }
+  }
+  return true;
+}
+
+static void shuffle_steps(Graph *g, unsigned seed) {
+  bool *done = ARENA_ARRAY(g->arena, bool, g->n_nodes);
+  uint32_t *region_of = ARENA_ARRAY(g->arena, uint32_t, g->n_values);       // gathered value that a value is a view of, + 1
+  Node **order = ARENA_ARRAY(g->arena, Node *, g->n_nodes);
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Node *n = g->nodes[i];
+    for (int o = 0; o < n->n_outputs; o++) {
+      if (!n->outputs[o]) continue;
+      bool view = n->op == &op_Unpack || !strcmp(n->op->name, "Reshape") || !strcmp(n->op->name, "Identity");
+      region_of[n->outputs[o]->id] = n->op == &op_AllGather ? n->outputs[o]->id + 1 : view ? region_of[n->inputs[0]->id] : 0;
+    }
+  }
+  for (size_t n = 0; n < g->n_nodes; n++) {
+    size_t at = (size_t)rand_r(&seed) % g->n_nodes, tried = 0;
+    for (; tried < g->n_nodes && (done[at] || !may_go(g, g->nodes[at], done, region_of)); tried++) at = (at + 1) % g->n_nodes;
+    assert_true(tried < g->n_nodes);
+    done[at] = true;
+    order[n] = g->nodes[at];
+  }
+  graph_set_nodes(g, order, g->n_nodes);
+}
+
+static void compile_shuffled(Bench *b, CompileOptions options, unsigned seed) {
+  static const char *const rest[] = {"schedule", "plan_memory", NULL};
+  *b = (Bench){.arena = arena_create(0)};
+  ok(model_open(model_file, &b->model));
+  ok(model_import(b->model, NULL, b->arena, &b->imported));
+  options.model_path = model_file;
+  options.weights = &b->imported.weights;
+  PassRun run = {.verify_each = true, .log = stderr, .stop_after = "insert_collectives"}, all = {.verify_each = true, .log = stderr};
+  ok(passes_run(b->imported.graph, pipeline_train, &options, &run));
+  if (seed) shuffle_steps(b->imported.graph, seed);
+  ok(passes_run(b->imported.graph, rest, &options, &all));
+  ok(make_plan(b->imported.graph, &b->plan));
+  b->program = b->imported.graph;
+}
+
+static void other_orders_change_nothing(void **state) {
+  char want[33] = "", got[33];
+  for (int zero = 0; zero < 4; zero++) {
+    bool moved = false;
+    const char *first[3] = {NULL};
+    for (unsigned seed = 0; seed < 6; seed++) {
+      Bench b;
+      Wrapped w = {.seed = seed};
+      ExecutorOptions run = quick();
+      if (seed) run.wrap_comm = delayed, run.wrap_self = &w;
+      compile_shuffled(&b, options_of(4, zero, 8), seed);
+      const PlanDefect *defects;
+      size_t n_defects;
+      ok(verify_plan(b.program, b.arena, &defects, &n_defects));
+      if (n_defects) fail_msg("stage %d, order %u is not legal: %s", zero, seed, defects[0].what);
+      for (int i = 0; i < 3; i++) {
+        const char *name = b.program->nodes[b.program->n_nodes / 4 * (size_t)(i + 1)]->op->name;
+        moved |= first[i] && strcmp(first[i], name);
+        if (!seed) first[i] = name;
+      }
+      open_data(&b);
+      ok(executor_create(&b.plan, &b.imported.weights, &b.feed, &run, &b.executor));
+      ok(executor_run(b.executor, 3, on_step, &b));
+      ok(executor_params_hash(b.executor, got));
+      if (!want[0]) memcpy(want, got, sizeof want);
+      assert_string_equal(got, want);
+      finish(&b);
+      for (int r = 0; r < WRAPPED_MAX; r++) comm_delay_destroy(w.comms[r]);
+    }
+    assert_true(moved);
   }
 }
 
@@ -466,6 +658,7 @@ static void spoilt_checkpoints_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(delays_change_nothing),
+      cmocka_unit_test(late_collectives_change_nothing), cmocka_unit_test(each_failing_collective_is_named), cmocka_unit_test(other_orders_change_nothing),
       cmocka_unit_test(plans_beyond_memory_are_refused), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
       cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(a_hanging_rank_is_left_behind),
       cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
