@@ -182,11 +182,14 @@ static void import_constant_node(const Site *site) {
   make_constant(site->import, v, &weight);
 }
 
+// Operators that got another name and kept their meaning.
+static const char *name_today(const char *domain, const char *op) { return !*domain && !strcmp(op, "Scatter") ? "ScatterElements" : op; }
+
 // Every operator that has a row.
 static void import_row_node(const Site *site) {
   const Onnx__NodeProto *head = site->from->head;
   const char *name = text_or_empty(head->op_type), *domain = onnx_domain(head->domain);
-  const Op *op = op_find(domain, name);
+  const Op *op = op_find(domain, name_today(domain, name));
   if (!op) {
     import_problem(site->import, STATUS_UNSUPPORTED, site->label, "operator %s%s%s is not supported%s", domain, *domain ? "::" : "", name,
                    *domain && !schema_knows_domain(domain) ? ", and the model defines no such function" : "");

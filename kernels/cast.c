@@ -1,4 +1,4 @@
-// Cast and Identity.
+// Cast, CastLike, BitCast, Identity.
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -7,8 +7,9 @@
 #include "index_input.h"
 #include "ops.h"
 
-typedef struct CastAttrs { int64_t saturate, to; } CastAttrs;
+typedef struct CastAttrs { const char *round_mode; int64_t saturate, to; } CastAttrs;
 static const AttrSpec cast_attrs[] = {
+  {"round_mode", ATTR_STRING, offsetof(CastAttrs, round_mode), .default_string = "up", .help = "concerns float8e8m0 only: up, down or nearest"},
   {"saturate", ATTR_INT, offsetof(CastAttrs, saturate), .default_int = 1, .min = 0, .max = 1, .help = "concerns 8-bit floats only"},
   {"to", ATTR_INT, offsetof(CastAttrs, to), .required = true, .help = "TensorProto number of the result's element type"},
   {0},
@@ -117,3 +118,47 @@ static Status identity_grad(Grad *g) {
 
 const Op op_Identity = {.name = "Identity", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
                         .infer = identity_infer, .grad = identity_grad, .run_ref = identity_run, .alias = identity_alias};
+
+// ---- CastLike: the type of input 1, whose values do not matter ----
+
+typedef struct CastLikeAttrs { const char *round_mode; int64_t saturate; } CastLikeAttrs;
+static const AttrSpec cast_like_attrs[] = {
+  {"round_mode", ATTR_STRING, offsetof(CastLikeAttrs, round_mode), .default_string = "up", .help = "concerns float8e8m0 only: up, down or nearest"},
+  {"saturate", ATTR_INT, offsetof(CastLikeAttrs, saturate), .default_int = 1, .min = 0, .max = 1, .help = "concerns 8-bit floats only"},
+  {0},
+};
+
+static Status cast_like_infer(Node *node, Arena *arena) {
+  node->outputs[0]->type = node->inputs[0]->type;
+  node->outputs[0]->type.dtype = node->inputs[1]->type.dtype;
+  return STATUS_OK;
+}
+
+static bool cast_like_alias(const Node *node, int output, int input, Alias *out) { return input == 0 && cast_alias(node, output, input, out); }
+
+const Op op_CastLike = {.name = "CastLike", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
+                        .nondifferentiable = 1 << 1, .attrs = cast_like_attrs, .attrs_bytes = sizeof(CastLikeAttrs), .infer = cast_like_infer,
+                        .grad = cast_grad, .run_ref = cast_ref, .alias = cast_like_alias};
+
+// ---- BitCast: the same bytes as another type of the same width ----
+
+typedef struct BitCastAttrs { int64_t to; } BitCastAttrs;
+static const AttrSpec bit_cast_attrs[] = {
+  {"to", ATTR_INT, offsetof(BitCastAttrs, to), .required = true, .help = "TensorProto number of the result's element type"},
+  {0},
+};
+
+static Status bit_cast_infer(Node *node, Arena *arena) {
+  int64_t to = ((const BitCastAttrs *)node->attrs)->to;
+  Dtype from = node->inputs[0]->type.dtype;
+  if (to < 0 || to > 64 || !dtype_known((int)to)) FAIL(UNSUPPORTED, node->name, "BitCast: element type number %" PRId64 " is not supported", to);
+  if (dtype_bytes((Dtype)to) != dtype_bytes(from))
+    FAIL(MALFORMED, node->name, "BitCast: from %s to %s; their widths must be equal", dtype_name(from), dtype_name((Dtype)to));
+  node->outputs[0]->type = node->inputs[0]->type;
+  node->outputs[0]->type.dtype = (Dtype)to;
+  return STATUS_OK;
+}
+
+const Op op_BitCast = {.name = "BitCast", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
+                       .attrs = bit_cast_attrs, .attrs_bytes = sizeof(BitCastAttrs), .infer = bit_cast_infer, .run_ref = identity_run,
+                       .alias = identity_alias};

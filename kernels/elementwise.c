@@ -1,5 +1,7 @@
-// Add, Sub, Mul, Div: numpy broadcasting, integers wrap.
+// Add, Sub, Mul, Div, Mod: numpy broadcasting, integers wrap.
 #include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
 
 #include "broadcast.h"
 #include "ops.h"
@@ -52,11 +54,16 @@ static Status arith_ints(const KernelContext *c, IntFn f) {
 static Status add_ref(const KernelContext *c) { return dtype_is_float(c->out[0].type->dtype) ? arith_floats(c, add_f) : arith_ints(c, add_i); }
 static Status sub_ref(const KernelContext *c) { return dtype_is_float(c->out[0].type->dtype) ? arith_floats(c, sub_f) : arith_ints(c, sub_i); }
 static Status mul_ref(const KernelContext *c) { return dtype_is_float(c->out[0].type->dtype) ? arith_floats(c, mul_f) : arith_ints(c, mul_i); }
-static Status div_ref(const KernelContext *c) {
-  if (dtype_is_float(c->out[0].type->dtype)) return arith_floats(c, div_f);
+static Status no_zero_divisor(const KernelContext *c) {
   for (int64_t i = 0; i < in_elems(c, 1); i++)
     if (in_i(c, 1, i) == 0)
-      FAIL(CHECK, c->node->name, "Div: integer division by zero: element %" PRId64 " of '%s'", i, c->node->inputs[1]->name);
+      FAIL(CHECK, c->node->name, "%s: integer division by zero: element %" PRId64 " of '%s'", c->node->op->name, i, c->node->inputs[1]->name);
+  return STATUS_OK;
+}
+
+static Status div_ref(const KernelContext *c) {
+  if (dtype_is_float(c->out[0].type->dtype)) return arith_floats(c, div_f);
+  TRY(no_zero_divisor(c));
   return arith_ints(c, dtype_class(c->out[0].type->dtype) == DTYPE_CLASS_UINT ? div_unsigned : div_signed);
 }
 
@@ -133,3 +140,45 @@ ARITH(Add, OP_COMMUTATIVE), .infer = arith_infer, .grad = add_grad, .run_ref = a
 ARITH(Sub, 0), .infer = arith_infer, .grad = sub_grad, .run_ref = sub_ref, .run_cpu = sub_cpu, .alias = arith_alias};
 ARITH(Mul, OP_COMMUTATIVE), .infer = arith_infer, .grad = mul_grad, .run_ref = mul_ref, .run_cpu = mul_cpu, .alias = arith_alias};
 ARITH(Div, 0), .infer = arith_infer, .grad = div_grad, .run_ref = div_ref, .run_cpu = div_cpu, .alias = arith_alias};
+
+// ---- Mod ----
+
+typedef struct ModAttrs { int64_t fmod; } ModAttrs;
+static const AttrSpec mod_attrs[] = {
+  {"fmod", ATTR_INT, offsetof(ModAttrs, fmod), .min = 0, .max = 1, .help = "0: the result has the divisor's sign; 1: the dividend's"},
+  {0},
+};
+
+static double floor_mod_f(double a, double b) {
+  double r = fmod(a, b);
+  if (r == 0) return copysign(0, b);
+  return (r < 0) != (b < 0) ? (isinf(b) ? b : r + b) : r;
+}
+static int64_t mod_signed(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+static int64_t floor_mod_signed(int64_t a, int64_t b) {
+  int64_t r = mod_signed(a, b);
+  return r && (r < 0) != (b < 0) ? r + b : r;
+}
+static int64_t mod_unsigned(int64_t a, int64_t b) { return (int64_t)((uint64_t)a % (uint64_t)b); }
+
+static Status mod_ref(const KernelContext *c) {
+  bool is_fmod = ((const ModAttrs *)c->node->attrs)->fmod;
+  if (dtype_is_float(c->out[0].type->dtype)) return arith_floats(c, is_fmod ? fmod : floor_mod_f);
+  TRY(no_zero_divisor(c));
+  if (dtype_class(c->out[0].type->dtype) == DTYPE_CLASS_UINT) return arith_ints(c, mod_unsigned);
+  return arith_ints(c, is_fmod ? mod_signed : floor_mod_signed);
+}
+
+// y = a - q b with the whole quotient q: dy and -dy q
+static Status mod_grad(Grad *g) {
+  Emit *e = g->emit;
+  Value *a = g->node->inputs[0], *b = g->node->inputs[1], *y = g->node->outputs[0];
+  if (g->wanted[0]) g->dx[0] = emit_sum_to(e, g->dy[0], &a->type);
+  if (!g->wanted[1]) return STATUS_OK;
+  Value *quotient = emit(e, &op_Div, INPUTS(emit(e, &op_Sub, INPUTS(y, a), NULL), b), NULL);   // -q
+  Value *db = emit(e, &op_Mul, INPUTS(g->dy[0], quotient), NULL);
+  if (db) g->dx[1] = emit_sum_to(e, db, &b->type);
+  return STATUS_OK;
+}
+
+ARITH(Mod, 0), .attrs = mod_attrs, .attrs_bytes = sizeof(ModAttrs), .infer = arith_infer, .grad = mod_grad, .run_ref = mod_ref, .alias = arith_alias};

@@ -13,7 +13,7 @@ static bool may_fold(const Node *n, int64_t bytes_max) {
   if (n->phase != PHASE_MICRO || n->backward) return false;
   if (n->n_inputs == 0 && *n->op->domain) return false;   // Load, Zeros: their bytes are none of the compiler's business
   int64_t in_bytes = 0, out_bytes = 0;
-  bool by_type = n->op == &op_Shape;                      // types are static: its input's bytes do not matter
+  bool by_type = n->op == &op_Shape || n->op == &op_Size;  // types are static: the input's bytes do not matter
   for (int i = 0; i < n->n_inputs; i++) {
     if (!n->inputs[i] || by_type) continue;
     if (!is_known(n->inputs[i])) return false;

@@ -1,6 +1,7 @@
 // Comparisons, boolean operators, selection.
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "broadcast.h"
@@ -25,7 +26,7 @@ static Status bool_infer(Node *node, Arena *arena) {
 
 static Status is_nan_infer(Node *node, Arena *arena) {
   const Type *x = &node->inputs[0]->type;
-  if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "IsNaN: input '%s' of %s; a float is needed", node->inputs[0]->name, dtype_name(x->dtype));
+  if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "%s: input '%s' of %s; a float is needed", node->op->name, node->inputs[0]->name, dtype_name(x->dtype));
   node->outputs[0]->type = *x;
   node->outputs[0]->type.dtype = DTYPE_BOOL;
   return STATUS_OK;
@@ -41,6 +42,13 @@ static bool less_i(int64_t a, int64_t b) { return a < b; }
 static bool greater_i(int64_t a, int64_t b) { return a > b; }
 static bool less_u(int64_t a, int64_t b) { return (uint64_t)a < (uint64_t)b; }
 static bool greater_u(int64_t a, int64_t b) { return (uint64_t)a > (uint64_t)b; }
+static bool at_most_f(double a, double b) { return a <= b; }
+static bool at_least_f(double a, double b) { return a >= b; }
+static bool at_most_i(int64_t a, int64_t b) { return a <= b; }
+static bool at_least_i(int64_t a, int64_t b) { return a >= b; }
+static bool at_most_u(int64_t a, int64_t b) { return (uint64_t)a <= (uint64_t)b; }
+static bool at_least_u(int64_t a, int64_t b) { return (uint64_t)a >= (uint64_t)b; }
+static bool xor_i(int64_t a, int64_t b) { return !a != !b; }
 static bool and_i(int64_t a, int64_t b) { return a && b; }
 static bool or_i(int64_t a, int64_t b) { return a || b; }
 
@@ -51,7 +59,7 @@ static bool or_i(int64_t a, int64_t b) { return a || b; }
     else if (a_step) for (int64_t i = 0; i < n; i++) out[i] = a[i] operator *b;                                          \
     else for (int64_t i = 0; i < n; i++) out[i] = *a operator b[i * b_step];                                             \
   }
-#define TESTS_OF(T) TESTS(T, equal, ==) TESTS(T, less, <) TESTS(T, greater, >)
+#define TESTS_OF(T) TESTS(T, equal, ==) TESTS(T, less, <) TESTS(T, greater, >) TESTS(T, at_most, <=) TESTS(T, at_least, >=)
 TESTS_OF(float)
 TESTS_OF(int64_t)
 TESTS_OF(int32_t)
@@ -96,6 +104,15 @@ static Status greater_run(const KernelContext *c) {
   COMPARE(greater);
   return test_each(c, greater_f, greater_i, greater_u);
 }
+static Status at_most_run(const KernelContext *c) {
+  COMPARE(at_most);
+  return test_each(c, at_most_f, at_most_i, at_most_u);
+}
+static Status at_least_run(const KernelContext *c) {
+  COMPARE(at_least);
+  return test_each(c, at_least_f, at_least_i, at_least_u);
+}
+static Status xor_run(const KernelContext *c) { return test_each(c, NULL, xor_i, xor_i); }
 static Status and_run(const KernelContext *c) { return test_each(c, NULL, and_i, and_i); }
 static Status or_run(const KernelContext *c) { return test_each(c, NULL, or_i, or_i); }
 
@@ -113,6 +130,24 @@ static Status is_nan_cpu(const KernelContext *c) {
   const float *x = c->in[0].data;
   unsigned char *y = c->out[0].data;
   for (int64_t i = 0, n = out_elems(c, 0); i < n; i++) y[i] = x[i] != x[i];
+  return STATUS_OK;
+}
+
+// ---- IsInf ----
+
+typedef struct IsInfAttrs { int64_t detect_negative, detect_positive; } IsInfAttrs;
+static const AttrSpec is_inf_attrs[] = {
+  {"detect_negative", ATTR_INT, offsetof(IsInfAttrs, detect_negative), .default_int = 1, .min = 0, .max = 1, .help = "1: minus infinity counts"},
+  {"detect_positive", ATTR_INT, offsetof(IsInfAttrs, detect_positive), .default_int = 1, .min = 0, .max = 1, .help = "1: infinity counts"},
+  {0},
+};
+
+static Status is_inf_run(const KernelContext *c) {
+  const IsInfAttrs *a = c->node->attrs;
+  for (int64_t i = 0, n = out_elems(c, 0); i < n; i++) {
+    double x = in_f(c, 0, i);
+    out_i(c, 0, i, (a->detect_negative && x == -INFINITY) || (a->detect_positive && x == INFINITY));
+  }
   return STATUS_OK;
 }
 
@@ -179,10 +214,14 @@ static bool where_alias(const Node *node, int output, int input, Alias *out) {
 LOGIC(Equal, 2, compare_infer, equal_run, OP_COMMUTATIVE)};
 LOGIC(Less, 2, compare_infer, less_run, 0)};
 LOGIC(Greater, 2, compare_infer, greater_run, 0)};
+LOGIC(LessOrEqual, 2, compare_infer, at_most_run, 0)};
+LOGIC(GreaterOrEqual, 2, compare_infer, at_least_run, 0)};
 LOGIC(And, 2, bool_infer, and_run, OP_COMMUTATIVE)};
 LOGIC(Or, 2, bool_infer, or_run, OP_COMMUTATIVE)};
+LOGIC(Xor, 2, bool_infer, xor_run, OP_COMMUTATIVE)};
 LOGIC(Not, 1, bool_infer, not_run, 0)};
 LOGIC(IsNaN, 1, is_nan_infer, is_nan_run, 0), .run_cpu = is_nan_cpu};
+LOGIC(IsInf, 1, is_nan_infer, is_inf_run, 0), .attrs = is_inf_attrs, .attrs_bytes = sizeof(IsInfAttrs)};
 
 const Op op_Where = {.name = "Where", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
                      .nondifferentiable = 1, .infer = where_infer, .grad = where_grad, .run_ref = where_run, .alias = where_alias};

@@ -1,4 +1,4 @@
-// Shape, and the operators that rename axes and move nothing: Reshape, Flatten, Squeeze, Unsqueeze. Their results are views.
+// Shape, Size, and the operators that rename axes and move nothing: Reshape, Flatten, Squeeze, Unsqueeze. Their results are views.
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -61,6 +61,21 @@ static Status shape_run(const KernelContext *c) {
 
 const Op op_Shape = {.name = "Shape", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
                      .attrs = shape_attrs, .attrs_bytes = sizeof(ShapeAttrs), .infer = shape_infer, .run_ref = shape_run};
+
+// ---- Size ----
+
+static Status size_infer(Node *node, Arena *arena) {
+  node->outputs[0]->type = type_scalar(DTYPE_I64);
+  return STATUS_OK;
+}
+
+static Status size_run(const KernelContext *c) {
+  out_i(c, 0, 0, in_elems(c, 0));
+  return STATUS_OK;
+}
+
+const Op op_Size = {.name = "Size", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
+                    .infer = size_infer, .run_ref = size_run};
 
 // ---- Reshape ----
 

@@ -1,4 +1,5 @@
 // Functions of one operand, element by element; and the two gradients that need the result only.
+// Trigonometric and hyperbolic functions have no vector loops: models hardly use them outside tables that are folded.
 #include <math.h>
 
 #include "ops.h"
@@ -75,6 +76,27 @@ static Status tanh_ref(const KernelContext *c) { return map_floats(c, tanh); }
 static Status erf_ref(const KernelContext *c) { return map_floats(c, erf); }
 static Status sigmoid_ref(const KernelContext *c) { return map_floats(c, sigmoid_f); }
 static Status reciprocal_ref(const KernelContext *c) { return map_floats(c, reciprocal_f); }
+
+#define MAP_FLOATS(name, function) static Status name##_ref(const KernelContext *c) { return map_floats(c, function); }
+MAP_FLOATS(sin, sin)
+MAP_FLOATS(cos, cos)
+MAP_FLOATS(tan, tan)
+MAP_FLOATS(asin, asin)
+MAP_FLOATS(acos, acos)
+MAP_FLOATS(atan, atan)
+MAP_FLOATS(sinh, sinh)
+MAP_FLOATS(cosh, cosh)
+MAP_FLOATS(asinh, asinh)
+MAP_FLOATS(acosh, acosh)
+MAP_FLOATS(atanh, atanh)
+MAP_FLOATS(floor, floor)
+MAP_FLOATS(ceil, ceil)
+MAP_FLOATS(round, rint)   // halves to even: the rounding mode that a process starts with
+
+static double sign_f(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }   // NaN stays
+static int64_t sign_i(int64_t x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+static int64_t sign_u(int64_t x) { return x != 0; }
+static Status sign_ref(const KernelContext *c) { return is_float(c) ? map_floats(c, sign_f) : map_ints(c, is_uint(c) ? sign_u : sign_i); }
 
 static Status relu_grad_ref(const KernelContext *c) {
   for (int64_t i = 0, n = out_elems(c, 0); i < n; i++) out_f(c, 0, i, in_f(c, 0, i) > 0 ? in_f(c, 1, i) : 0);
@@ -180,9 +202,54 @@ static Status reciprocal_grad(Grad *g) {   // -dy y^2
   return STATUS_OK;
 }
 
+// dy f(x) for a derivative that is a standard operator of x.
+static Status times(Grad *g, const Op *derivative, bool negative) {
+  Emit *e = g->emit;
+  Value *dx = emit(e, &op_Mul, INPUTS(DY, emit(e, derivative, INPUTS(X), NULL)), NULL);
+  g->dx[0] = negative ? emit(e, &op_Neg, INPUTS(dx), NULL) : dx;
+  return STATUS_OK;
+}
+static Status sin_grad(Grad *g) { return times(g, &op_Cos, false); }
+static Status cos_grad(Grad *g) { return times(g, &op_Sin, true); }
+static Status sinh_grad(Grad *g) { return times(g, &op_Cosh, false); }
+static Status cosh_grad(Grad *g) { return times(g, &op_Sinh, false); }
+
+// a + b v^2
+static Value *square_plus(Grad *g, double a, double b, Value *v) {
+  Emit *e = g->emit;
+  Value *square = emit(e, &op_Mul, INPUTS(v, v), NULL);
+  return emit(e, b < 0 ? &op_Sub : &op_Add, INPUTS(emit_float(e, "a", X->type.dtype, a), square), NULL);
+}
+static Status tan_grad(Grad *g) {   // dy (1 + y^2)
+  g->dx[0] = emit(g->emit, &op_Mul, INPUTS(DY, square_plus(g, 1, 1, Y)), NULL);
+  return STATUS_OK;
+}
+static Status over_root(Grad *g, Value *square, bool negative) {   // +-dy / sqrt(square)
+  Emit *e = g->emit;
+  Value *dx = emit(e, &op_Div, INPUTS(DY, emit(e, &op_Sqrt, INPUTS(square), NULL)), NULL);
+  g->dx[0] = negative ? emit(e, &op_Neg, INPUTS(dx), NULL) : dx;
+  return STATUS_OK;
+}
+static Status asin_grad(Grad *g) { return over_root(g, square_plus(g, 1, -1, X), false); }
+static Status acos_grad(Grad *g) { return over_root(g, square_plus(g, 1, -1, X), true); }
+static Status asinh_grad(Grad *g) { return over_root(g, square_plus(g, 1, 1, X), false); }
+static Status acosh_grad(Grad *g) { return over_root(g, square_plus(g, -1, 1, X), false); }
+static Status atan_grad(Grad *g) {
+  g->dx[0] = emit(g->emit, &op_Div, INPUTS(DY, square_plus(g, 1, 1, X)), NULL);
+  return STATUS_OK;
+}
+static Status atanh_grad(Grad *g) {
+  g->dx[0] = emit(g->emit, &op_Div, INPUTS(DY, square_plus(g, 1, -1, X)), NULL);
+  return STATUS_OK;
+}
+
 #define UNARY(row, check, gradient, ref, cpu)                                                                                     \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,         \
                        .flags = OP_ELEMENTWISE, .infer = check, .grad = gradient, .run_ref = ref, .run_cpu = cpu, .alias = inplace}
+// Constant between its steps: nothing flows back (PyTorch's gradient is 0).
+#define STEPS(row, check, ref)                                                                                                    \
+  const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,         \
+                       .flags = OP_ELEMENTWISE, .nondifferentiable = 1, .infer = check, .run_ref = ref, .alias = inplace}
 #define FROM_RESULT(row, ref, cpu)                                                                                                \
   const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,  \
                        .flags = OP_ELEMENTWISE, .infer = from_result_infer, .run_ref = ref, .run_cpu = cpu, .alias = inplace}
@@ -199,3 +266,18 @@ UNARY(Abs, number_infer, abs_grad, abs_ref, abs_cpu);
 UNARY(Reciprocal, float_infer, reciprocal_grad, reciprocal_ref, reciprocal_cpu);
 FROM_RESULT(ReluGrad, relu_grad_ref, relu_grad_cpu);
 FROM_RESULT(TanhGrad, tanh_grad_ref, tanh_grad_cpu);
+UNARY(Sin, float_infer, sin_grad, sin_ref, NULL);
+UNARY(Cos, float_infer, cos_grad, cos_ref, NULL);
+UNARY(Tan, float_infer, tan_grad, tan_ref, NULL);
+UNARY(Asin, float_infer, asin_grad, asin_ref, NULL);
+UNARY(Acos, float_infer, acos_grad, acos_ref, NULL);
+UNARY(Atan, float_infer, atan_grad, atan_ref, NULL);
+UNARY(Sinh, float_infer, sinh_grad, sinh_ref, NULL);
+UNARY(Cosh, float_infer, cosh_grad, cosh_ref, NULL);
+UNARY(Asinh, float_infer, asinh_grad, asinh_ref, NULL);
+UNARY(Acosh, float_infer, acosh_grad, acosh_ref, NULL);
+UNARY(Atanh, float_infer, atanh_grad, atanh_ref, NULL);
+STEPS(Floor, float_infer, floor_ref);
+STEPS(Ceil, float_infer, ceil_ref);
+STEPS(Round, float_infer, round_ref);
+STEPS(Sign, number_infer, sign_ref);
