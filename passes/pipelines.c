@@ -7,6 +7,7 @@ const char *const pipeline_simplify[] = {"infer_types", "fold_constants", "merge
 
 const char *const pipeline_train[] = {
     "carry_buffers",        // before anything could take running statistics for constants
+    "fuse_gelu",            // while constants have the model's own element type
     "widen",                // first, so that constants are computed in double, too
     "infer_types",
     "fold_constants",
