@@ -11,6 +11,12 @@ MODELS = os.path.join(HERE, "..", "models")
 failures, passes = [], 0
 
 
+def sanitized():
+    """Is the program built with a sanitizer, whose own memory is not planned?"""
+    program = open(TESSERA, "rb").read()
+    return b"__asan_" in program or b"__tsan_" in program
+
+
 def need(*modules):
     for m in modules:
         try:
