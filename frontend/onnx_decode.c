@@ -57,6 +57,7 @@ static Status decode_attr(Bytes bytes, Arena *arena, OnnxAttr *out) {
 
 static Status decode_node(Bytes bytes, Arena *arena, OnnxNode *out) {
   DECODE(bytes, node_proto, BIT(NODE_ATTRIBUTE) | BIT(NODE_DOC) | BIT(NODE_DEVICE), arena, out->head);
+  out->all = bytes;
   out->attrs = ARENA_ARRAY(arena, OnnxAttr, count_fields(bytes, NODE_ATTRIBUTE));
   for (WireField w; wire_next(&bytes, &w);)
     if (w.number == NODE_ATTRIBUTE) TRY(decode_attr(w.bytes, arena, &out->attrs[out->n_attrs++]));

@@ -26,6 +26,7 @@ typedef struct OnnxNode {
   OnnxAttr *attrs;
   size_t n_attrs;
   size_t index;                      // in its graph
+  Bytes all;                         // the whole message: device_configurations are read from here
 } OnnxNode;
 
 typedef struct OnnxGraph {

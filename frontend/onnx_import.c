@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "import_state.h"
+#include "sharding_spec.h"
 
 enum { IR_VERSION_NEWEST = 14, OPSET_OLDEST = 7, PROBLEMS_SHOWN = 50 };
 
@@ -346,6 +347,7 @@ static Status import_model(Import *import) {
   if (import->n_problems) return import_verdict(import);
   Graph *g = import->graph = graph_create(import->arena, import->onnx.graph.head->name);
   g->ir_version = import->onnx.head->ir_version;
+  TRY(sharding_import_configurations(g, import->model->file));
   if (!import->onnx.graph.n_nodes) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no nodes: there is nothing to train");
   import_initializers(import, NULL, &import->onnx.graph);
   if (import->onnx.graph.n_sparse) return import_verdict(import);      // names are missing: what follows would only complain of that

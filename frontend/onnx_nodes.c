@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "import_state.h"
+#include "sharding_spec.h"
 
 enum { EXPANDED_NODES_MAX = 50000, SCOPE_DEPTH_MAX = 200 };
 
@@ -214,6 +215,7 @@ static void import_row_node(const Site *site) {
     if (v) set_output(node, i, v);
   }
   Draft draft = {site->import, node, site->from, site->schema, scope_opset(site->scope, domain), ARENA_ARRAY(site->import->arena, bool, site->from->n_attrs)};
+  import_absorb(site->import, sharding_import_node(site->import->graph, node, site->from), site->label);
   if (site->schema) upgrade_node(&draft);
   import_attrs(&draft);
   check_row_arity(site, node);

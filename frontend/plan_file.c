@@ -6,8 +6,9 @@
 #include "../ir/op.h"
 #include "atomic_file.h"
 #include "onnx_decode.h"
+#include "sharding_spec.h"
 
-enum { PLAN_IR_VERSION = 10 };
+enum { PLAN_IR_VERSION = 10, SHARDING_IR_VERSION = 11 };
 
 // protobuf-c's structures, zeroed and tied to their descriptor, in the arena.
 #define MESSAGE(arena, T, init) ((T *)arena_copy(arena, &(T)init, sizeof(T)))
@@ -24,12 +25,16 @@ typedef struct Writer {
 
 // ---- Metadata, types, tensors -------------------------------------------------------------------------------------------------
 
-static Onnx__StringStringEntryProto **make_pairs(Arena *arena, const MetaPair *pairs, size_t n) {
-  Onnx__StringStringEntryProto **list = LIST(arena, Onnx__StringStringEntryProto, n);
-  for (size_t i = 0; i < n; i++) {
-    list[i] = MESSAGE(arena, Onnx__StringStringEntryProto, ONNX__STRING_STRING_ENTRY_PROTO__INIT);
-    list[i]->key = arena_printf(arena, META_PREFIX "%s", pairs[i].key);
-    list[i]->value = text(pairs[i].text);
+// Without what has fields of its own; *n becomes the number of entries.
+static Onnx__StringStringEntryProto **make_pairs(Arena *arena, const MetaPair *pairs, size_t *n) {
+  Onnx__StringStringEntryProto **list = LIST(arena, Onnx__StringStringEntryProto, *n);
+  size_t n_pairs = *n;
+  *n = 0;
+  for (size_t i = 0; i < n_pairs; i++) {
+    if (!strcmp(pairs[i].key, META_CONFIGURATIONS) || !strcmp(pairs[i].key, META_SHARDING)) continue;
+    Onnx__StringStringEntryProto *entry = list[(*n)++] = MESSAGE(arena, Onnx__StringStringEntryProto, ONNX__STRING_STRING_ENTRY_PROTO__INIT);
+    entry->key = arena_printf(arena, META_PREFIX "%s", pairs[i].key);
+    entry->value = text(pairs[i].text);
   }
   return list;
 }
@@ -60,7 +65,7 @@ static Onnx__ValueInfoProto *make_value(Writer *w, const Value *v) {
   if (w->described[v->id] || v->weight) return info;
   MetaPair *pairs;
   info->n_metadata_props = meta_of_value(w->graph, v, w->arena, &pairs);
-  info->metadata_props = make_pairs(w->arena, pairs, info->n_metadata_props);
+  info->metadata_props = make_pairs(w->arena, pairs, &info->n_metadata_props);
   w->described[v->id] = true;
   return info;
 }
@@ -138,7 +143,8 @@ static Onnx__NodeProto *make_node(Writer *w, const Node *node) {
     if (is_written(node, s)) ARENA_PUSH(arena, n->attribute, n->n_attribute, capacity, make_attr(arena, node, s));
   MetaPair *pairs;
   n->n_metadata_props = meta_of_node(w->graph, node, arena, &pairs);
-  n->metadata_props = make_pairs(arena, pairs, n->n_metadata_props);
+  n->metadata_props = make_pairs(arena, pairs, &n->n_metadata_props);
+  sharding_export_node(node, arena, n);
   return n;
 }
 
@@ -164,7 +170,7 @@ static Status make_initializers(Writer *w, Onnx__GraphProto *out) {
     Onnx__TensorProto *t = make_tensor(w->arena, v->weight, v->name);
     MetaPair *pairs;
     t->n_metadata_props = meta_of_value(g, v, w->arena, &pairs);
-    t->metadata_props = make_pairs(w->arena, pairs, t->n_metadata_props);
+    t->metadata_props = make_pairs(w->arena, pairs, &t->n_metadata_props);
     out->initializer[out->n_initializer++] = t;
     w->described[i] = true;
   }
@@ -207,7 +213,7 @@ static Status write_model(const Graph *graph, Arena *arena, const void **out_byt
   Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values)};
   Onnx__ModelProto *model = MESSAGE(arena, Onnx__ModelProto, ONNX__MODEL_PROTO__INIT);
   model->has_ir_version = true;
-  model->ir_version = PLAN_IR_VERSION;
+  model->ir_version = graph->n_configurations ? SHARDING_IR_VERSION : PLAN_IR_VERSION;
   model->producer_name = text("tessera");
   model->opset_import = LIST(arena, Onnx__OperatorSetIdProto, graph->n_nodes + 2);
   add_opset(arena, model, "", graph->opset);
@@ -215,7 +221,8 @@ static Status write_model(const Graph *graph, Arena *arena, const void **out_byt
   TRY(make_graph(&w, &model->graph));
   MetaPair *pairs;
   model->n_metadata_props = meta_of_graph(graph, arena, &pairs);
-  model->metadata_props = make_pairs(arena, pairs, model->n_metadata_props);
+  model->metadata_props = make_pairs(arena, pairs, &model->n_metadata_props);
+  sharding_export_configurations(graph, arena, model);
   size_t n = onnx__model_proto__get_packed_size(model);
   uint8_t *bytes = arena_alloc(arena, n);
   onnx__model_proto__pack(model, bytes);

@@ -5,6 +5,7 @@
 #include "../ir/meta.h"
 #include "import_state.h"
 #include "plan_file.h"
+#include "sharding_spec.h"
 
 typedef struct Reader {
   Model *model;
@@ -128,6 +129,7 @@ static Status read_node(Reader *r, const OnnxNode *from) {
     node->outputs[i] = v;
   }
   TRY(read_attrs(r, node, from));
+  TRY(sharding_import_node(r->graph, node, from));
   for (size_t i = 0; i < head->n_metadata_props; i++) {
     const char *key = own_key(text_or_empty(head->metadata_props[i]->key));
     if (key) TRY(status_context(meta_set_node(r->meta, node, key, text_or_empty(head->metadata_props[i]->value)), "node '%s'", name));
@@ -167,6 +169,7 @@ static Status read_graph(Reader *r) {
   const Onnx__GraphProto *head = onnx->graph.head;
   Graph *g = r->graph = graph_create(r->arena, head->name);
   r->meta = meta_reader_create(g);
+  TRY(sharding_import_configurations(g, r->model->file));
   Value **inputs;
   size_t n_inputs;
   TRY(read_inputs(r, &inputs, &n_inputs));

@@ -10,6 +10,7 @@
 #define TESSERA_GRAPH_H
 
 #include "arena.h"
+#include "sharding.h"
 #include "type.h"
 #include "weights.h"
 
@@ -132,6 +133,8 @@ struct Node {
   Phase phase;
   bool backward;               // made by build_backward (or replayed for it)
   Cause cause;
+  const NodeSharding *shardings;   // multi-device annotations of the model (sharding.h); not Tessera's own placements
+  size_t n_shardings;
   // Filled in by schedule and plan_memory:
   Queue queue;
   Guard guard;
@@ -227,6 +230,8 @@ struct Graph {
   size_t n_buffers;
   Saving *savings;
   size_t n_savings;
+  const DeviceConfiguration *configurations;   // that shardings of nodes refer to
+  size_t n_configurations;
   Recipe recipe;
   struct NameTable *names;     // graph.c
 };

@@ -48,7 +48,8 @@ static const char *double_text(Arena *arena, double value) {
 }
 
 bool meta_is_json(const char *key) {
-  return !strncmp(key, "bucket.", 7) || !strncmp(key, "buffer.", 7) || !strncmp(key, "saving.", 7) || !strcmp(key, "waits");
+  return !strncmp(key, "bucket.", 7) || !strncmp(key, "buffer.", 7) || !strncmp(key, "saving.", 7) || !strcmp(key, "waits") ||
+         !strcmp(key, META_CONFIGURATIONS) || !strcmp(key, META_SHARDING);
 }
 
 Role meta_default_role(const Value *value) {
@@ -116,6 +117,7 @@ size_t meta_of_node(const Graph *graph, const Node *n, Arena *arena, MetaPair **
   put_int(&p, "workspace", n->workspace, -1);
   put_int(&p, "scratch", n->scratch, -1);
   if (n->n_waits) put(&p, "waits", waits_text(graph, n, arena));
+  put(&p, META_SHARDING, sharding_node_text(n, arena));
   *out = p.items;
   return p.count;
 }
@@ -220,6 +222,7 @@ size_t meta_of_graph(const Graph *g, Arena *arena, MetaPair **out) {
   for (int i = 0; i < g->mesh.n_axes; i++)
     mesh = arena_printf(arena, "%s%s%s=%d", mesh ? mesh : "", mesh ? "," : "", g->mesh.axes[i].name, g->mesh.axes[i].size);
   put(&p, "mesh", mesh);
+  put(&p, META_CONFIGURATIONS, sharding_configurations_text(g, arena));
   for (int i = 0; i < REPORTS; i++) {
     const Value *v = *report_at((Graph *)g, i);
     if (v) put(&p, report_fields[i].key, v->name);
@@ -371,6 +374,8 @@ Status meta_set_node(MetaReader *r, Node *n, const char *key, const char *text) 
     n->cause.node = arena_string(arena, text);
   } else if (!strcmp(key, "cause.pass")) {
     n->cause.pass = arena_string(arena, text);
+  } else if (!strcmp(key, META_SHARDING)) {
+    TRY(sharding_read_node(r->graph, n, text));
   } else if (!strcmp(key, "queue")) {
     TRY(read_enum(n->name, key, text, (EnumName)queue_name, QUEUE_COUNT, &e));
     n->queue = (Queue)e;
@@ -572,6 +577,7 @@ Status meta_set_graph(MetaReader *r, const char *key, const char *text) {
   Graph *g = r->graph;
   if (!strcmp(key, "facts")) return set_facts(g, text);
   if (!strcmp(key, "mesh")) return set_mesh(g, text);
+  if (!strcmp(key, META_CONFIGURATIONS)) return sharding_read_configurations(g, text);
   if (!strcmp(key, "source_ir_version")) return read_int(NULL, key, text, 1, INT32_MAX, &g->ir_version);
   for (int i = 0; i < RECIPE_FIELDS; i++)
     if (!strcmp(key, recipe_fields[i].key)) return set_recipe(g, &recipe_fields[i], text);

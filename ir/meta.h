@@ -16,6 +16,9 @@
 #include "graph.h"
 
 #define META_PREFIX "tessera."
+// Keys of pairs that files carry in fields of their own (ModelProto.configuration, NodeProto.device_configurations), not as metadata.
+#define META_CONFIGURATIONS "configurations"
+#define META_SHARDING "device_configurations"
 
 typedef struct MetaPair { const char *key, *text; } MetaPair;
 
@@ -24,9 +27,10 @@ typedef struct MetaPair { const char *key, *text; } MetaPair;
 // not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
 // loc ("BUFFER+OFFSET" or "BUFFER+OFFSET+STRIDE*rank"), doc.
 size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaPair **out);
-// Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names).
+// Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names),
+// device_configurations (JSON list).
 size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair **out);
-// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), loss, loss_count, loss_report, norm_report, inverse_count, recipe.*, and JSON
+// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), configurations (JSON list), loss, loss_count, loss_report, norm_report, inverse_count, recipe.*, and JSON
 // objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
 size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 

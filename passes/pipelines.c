@@ -3,13 +3,14 @@
 
 #include "pass.h"
 
-const char *const pipeline_simplify[] = {"infer_types", "fold_constants", "merge_common", "dead_code", NULL};
+const char *const pipeline_simplify[] = {"infer_types", "check_sharding", "fold_constants", "merge_common", "dead_code", NULL};
 
 const char *const pipeline_train[] = {
     "carry_buffers",        // before anything could take running statistics for constants
     "fuse_gelu",            // while constants have the model's own element type
     "widen",                // first, so that constants are computed in double, too
     "infer_types",
+    "check_sharding",       // of the model, before nodes change
     "fold_constants",
     "merge_common",
     "attach_loss",

@@ -56,6 +56,10 @@ static void end_nested(JsonWriter *w, char bracket) {
 
 void json_write_object(JsonWriter *w, const char *key) { begin_nested(w, key, '{'); }
 void json_write_end_object(JsonWriter *w) { end_nested(w, '}'); }
+void json_write_raw(JsonWriter *w, const char *key, const char *json) {
+  begin_value(w, key);
+  fputs(json, w->to);
+}
 void json_write_array(JsonWriter *w, const char *key) { begin_nested(w, key, '['); }
 void json_write_end_array(JsonWriter *w) { end_nested(w, ']'); }
 

@@ -23,6 +23,7 @@ void json_write_text(JsonWriter *w, const char *key, const char *text);    // NU
 void json_write_int(JsonWriter *w, const char *key, int64_t value);
 void json_write_real(JsonWriter *w, const char *key, double value);
 void json_write_bool(JsonWriter *w, const char *key, bool value);
+void json_write_raw(JsonWriter *w, const char *key, const char *json);       // text that is JSON already
 void json_write_null(JsonWriter *w, const char *key);
 
 enum { SHORTEST_BYTES = 32 };

@@ -127,6 +127,21 @@ static void json_problems(JsonWriter *w, const StatusError *problem, Arena *aren
   }
 }
 
+// As the protobuf messages have them.
+static void json_configurations(JsonWriter *w, const Graph *graph, Arena *arena) {
+  const char *text = graph ? sharding_configurations_text(graph, arena) : NULL;
+  json_write_raw(w, "configurations", text ? text : "[]");
+  json_write_array(w, "device_configurations");
+  for (size_t i = 0; graph && i < graph->n_nodes; i++) {
+    if (!graph->nodes[i]->n_shardings) continue;
+    json_write_object(w, NULL);
+    json_write_text(w, "node", graph->nodes[i]->name);
+    json_write_raw(w, "configurations", sharding_node_text(graph->nodes[i], arena));
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
 static void show_model_json(const Flow *flow, const StatusError *problem) {
   JsonWriter w = {.to = stdout};
   const Graph *graph = flow->graph;
@@ -141,6 +156,7 @@ static void show_model_json(const Flow *flow, const StatusError *problem) {
   size_t n = graph ? count_ops(graph, flow->arena, &counts) : 0;
   for (size_t i = 0; i < n; i++) json_write_int(&w, counts[i].name, counts[i].count);
   json_write_end_object(&w);
+  json_configurations(&w, graph, flow->arena);
   json_write_array(&w, "problems");
   json_problems(&w, problem, flow->arena);
   json_write_end_array(&w);
@@ -160,6 +176,19 @@ static void show_initializers(const Graph *graph) {
     }
   }
   printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
+}
+
+static void show_configurations(const Graph *graph, Arena *arena) {
+  if (graph->n_configurations) printf("device configurations\n");
+  for (size_t i = 0; i < graph->n_configurations; i++) {
+    const DeviceConfiguration *c = &graph->configurations[i];
+    printf("  %s: %" PRId64 " devices", c->name ? c->name : "(unnamed)", c->n_devices);
+    for (size_t k = 0; k < c->n_names; k++) printf("%s%s", k ? ", " : ": ", c->names[k]);
+    printf("\n");
+  }
+  for (size_t i = 0; i < graph->n_nodes; i++)
+    for (size_t k = 0; k < graph->nodes[i]->n_shardings; k++)
+      printf("  node '%s' %s\n", graph->nodes[i]->name, sharding_describe(graph->nodes[i], &graph->nodes[i]->shardings[k], arena));
 }
 
 static bool has_open_dims(const Flow *flow) {
@@ -185,6 +214,7 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
     }
     printf("initializers\n");
     show_initializers(graph);
+    show_configurations(graph, flow->arena);
     OpCount *counts;
     size_t n = count_ops(graph, flow->arena, &counts);
     printf("operators\n");
@@ -205,7 +235,7 @@ static Status understand(Flow *flow, const Options *options) {
   CompileOptions compile = compile_options_default();
   PassRun run;
   TRY(flow_pass_run(options, flow->arena, &run));
-  static const char *const types_only[] = {"infer_types", NULL};
+  static const char *const types_only[] = {"infer_types", "check_sharding", NULL};
   return passes_run(flow->graph, types_only, &compile, &run);
 }
 
