@@ -397,7 +397,36 @@ static Status json_raw(Parser *p, const char **at, const char *end, const char *
   return STATUS_OK;
 }
 
+// Bytes of a weight that lies in no file: its location is "#" and their hash.
+static Status hex_bytes(Parser *p, const char *at, Weight *w, const char *text) {
+  int64_t n = type_bytes(&w->type);
+  if (!w->path || w->path[0] != '#' || w->bytes) return fail_at(p, at, STATUS_MALFORMED, "hex bytes of data that stands elsewhere, too");
+  if ((int64_t)strlen(text) != 2 * n) return fail_at(p, at, STATUS_MALFORMED, "%zu hex digits for %" PRId64 " bytes", strlen(text), n);
+  unsigned char *bytes = arena_alloc(p->arena, (size_t)n);
+  for (int64_t i = 0; i < 2 * n; i++) {
+    if (!isxdigit((unsigned char)text[i])) return fail_at(p, at, STATUS_MALFORMED, "a hex digit is wrong");
+    bytes[i / 2] = (unsigned char)(bytes[i / 2] << 4 | (is_digit(text[i]) ? text[i] - '0' : (text[i] | 32) - 'a' + 10));
+  }
+  w->bytes = bytes;
+  uint64_t hash[2];
+  TRY(weight_hash(&(Weight){.name = w->name, .type = w->type, .bytes = bytes}, hash));
+  if (strcmp(w->path + 1, arena_printf(p->arena, "%016" PRIx64 "%016" PRIx64, hash[0], hash[1])))
+    return fail_at(p, at, STATUS_MALFORMED, "the bytes in hex are not those of location %s", w->path);
+  w->path = NULL;
+  return STATUS_OK;
+}
+
+// The weight that pair `hex` or `hex.ATTRIBUTE` is about; NULL: none. The parser made it.
+static Weight *hex_target(const Parser *p, const char *key) {
+  if (p->target.kind == TARGET_VALUE && !strcmp(key, "hex")) return (Weight *)p->target.value->weight;
+  if (p->target.kind != TARGET_NODE || strncmp(key, "hex.", 4)) return NULL;
+  const AttrSpec *spec = attr_spec(p->target.node->op, key + 4);
+  return spec && spec->type == ATTR_TENSOR ? *(Weight **)((char *)p->target.node->attrs + spec->offset) : NULL;
+}
+
 static Status set_pair(Parser *p, const char *at, const char *key, const char *text) {
+  Weight *w = hex_target(p, key);
+  if (w) return hex_bytes(p, at, w, text);
   switch (p->target.kind) {
   case TARGET_GRAPH: return located(p, at, meta_set_graph(p->meta, key, text));
   case TARGET_VALUE: return located(p, at, meta_set_value(p->meta, p->target.value, key, text));

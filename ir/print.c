@@ -92,8 +92,10 @@ static bool is_inline(const Weight *w) {
 static const char *below(const char *path, const char *base) {
   size_t n = base ? strlen(base) : 0;
   if (!n || strncmp(path, base, n)) return path;
-  if (base[n - 1] == '/') return path + n;
-  return path[n] == '/' ? path + n + 1 : path;
+  if (base[n - 1] != '/' && path[n] != '/') return path;
+  const char *rest = path + n;
+  while (*rest == '/') rest++;
+  return rest;
 }
 
 static void add_weight(Text *t, const Weight *w, const PrintOptions *options) {
@@ -123,6 +125,21 @@ static void add_weight(Text *t, const Weight *w, const PrintOptions *options) {
   add(t, ", \"length\": ");
   add_string(t, number);
   add(t, "]");
+}
+
+// Bytes that lie in no file stand in the metadata, so that nothing is lost.
+static bool needs_hex(const Weight *w) { return w && w->bytes && !w->path && !is_inline(w); }
+
+static MetaPair hex_pair(Arena *arena, const char *key, const Weight *w) {
+  static const char digits[] = "0123456789abcdef";
+  size_t n = (size_t)type_bytes(&w->type);
+  char *text = arena_alloc(arena, 2 * n + 1);
+  for (size_t i = 0; i < n; i++) {
+    unsigned char byte = ((const unsigned char *)w->bytes)[i];
+    text[2 * i] = digits[byte >> 4];
+    text[2 * i + 1] = digits[byte & 15];
+  }
+  return (MetaPair){key, text};
 }
 
 static void add_type(Text *t, const Type *type) {
@@ -180,7 +197,8 @@ static void add_value(Printer *p, const Value *v, bool data, bool metadata, bool
   if (!last) add(t, ",");
   if (metadata) {
     MetaPair *pairs;
-    size_t n = meta_of_value(p->graph, v, t->arena, &pairs);
+    size_t n = meta_of_value(p->graph, v, t->arena, &pairs), capacity = n;
+    if (data && needs_hex(v->weight)) ARENA_PUSH(t->arena, pairs, n, capacity, hex_pair(t->arena, "hex", v->weight));
     add_pairs(t, pairs, n);
   }
   add(t, "\n");
@@ -351,7 +369,12 @@ static void add_node(Printer *p, const Node *n) {
   add_values(t, n->inputs, n->n_inputs);
   add(t, ")");
   MetaPair *pairs;
-  size_t count = meta_of_node(p->graph, n, t->arena, &pairs);
+  size_t count = meta_of_node(p->graph, n, t->arena, &pairs), capacity = count;
+  for (const AttrSpec *s = n->op->attrs; s && s->name; s++) {
+    if (s->type != ATTR_TENSOR || !is_printed(n, s)) continue;
+    const Weight *w = *(const Weight *const *)((const char *)n->attrs + s->offset);
+    if (needs_hex(w)) ARENA_PUSH(t->arena, pairs, count, capacity, hex_pair(t->arena, arena_printf(t->arena, "hex.%s", s->name), w));
+  }
   add_pairs(t, pairs, count);
   add(t, "\n");
 }

@@ -4,7 +4,7 @@
 //
 // Deterministic: attributes sorted by name, defaults left out, values in the order of graph and nodes. Bytes of constants are printed up to
 // PRINT_INLINE_ELEMS elements, never of float16 and bfloat16; other weights are references to the file they lie in, or, when they lie in
-// memory only, to "#HASH" of their bytes (which cannot be read back, but shows that something changed).
+// memory only, to "#HASH" of their bytes, which stand in the pair `hex` (of a node's tensor: `hex.ATTRIBUTE`).
 #ifndef TESSERA_PRINT_H
 #define TESSERA_PRINT_H
 

@@ -128,15 +128,15 @@ static Status run_guarded(Graph *graph, const Pass *pass, const CompileOptions *
   ARENA_RETURN(graph->arena, pass->run(graph, options));
 }
 
-static Status text_guarded(const Graph *graph, Arena *arena, char **out) {
+static Status text_guarded(const Graph *graph, const PrintOptions *options, Arena *arena, char **out) {
   ARENA_GUARD(arena);
-  *out = graph_text(graph, NULL, arena);
+  *out = graph_text(graph, options, arena);
   ARENA_RETURN(arena, STATUS_OK);
 }
 
 static Status print_after(const Graph *graph, const Pass *pass, const PassRun *run, const char *before, Arena *arena) {
   char *after = NULL;
-  TRY(text_guarded(graph, arena, &after));
+  TRY(text_guarded(graph, NULL, arena, &after));
   fprintf(run->log, "# after %s\n", pass->name);
   if (!before) {
     fputs(after, run->log);
@@ -152,7 +152,7 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
   bool print = run->log && run->print_after && (!strcmp(run->print_after, "all") || !strcmp(run->print_after, pass->name));
   char *before = NULL;
   TRY(check_facts(graph, pass));
-  if (print && run->print_diff) TRY(text_guarded(graph, arena, &before));
+  if (print && run->print_diff) TRY(text_guarded(graph, NULL, arena, &before));
   double start = now_ms();
   TRY(status_context(run_guarded(graph, pass, options), "pass %s", pass->name));
   double ms = now_ms() - start;
@@ -164,18 +164,21 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
 }
 
 // The graph before the pass that failed, and how to run it again. The pass's error is what the caller gets; failing to write only adds to it.
-static Status write_reproducer(const PassRun *run, const Pass *pass, const char *before, Status failure) {
+static Status write_reproducer(const PassRun *run, const Pass *pass, const char *folder, const char *before, Status failure) {
   FILE *file = fopen(run->reproducer, "w");
-  bool written = file && fprintf(file, "# tessera opt %s --passes=%s\n%s", run->reproducer, pass->name, before) > 0;
+  bool written = file && fprintf(file, "# tessera opt %s --passes=%s%s%s\n%s", run->reproducer, pass->name, folder ? " --data-folder=" : "",
+                                 folder ? folder : "", before) > 0;
   if (file && fclose(file)) written = false;
   return status_context(failure, written ? "the graph before it is in %s" : "%s cannot be written", run->reproducer);
 }
 
 static Status run_reproducible(Graph *graph, const Pass *pass, const CompileOptions *options, const PassRun *run, Arena *arena) {
-  char *before;
-  TRY(text_guarded(graph, arena, &before));
+  char *before, folder[4096];
+  const char *slash = options->model_path ? strrchr(options->model_path, '/') : NULL;
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - options->model_path) + (slash == options->model_path) : 1, slash ? options->model_path : ".");
+  TRY(text_guarded(graph, &(PrintOptions){.base_dir = folder}, arena, &before));
   Status s = run_pass(graph, pass, options, run, arena);
-  return s && status_code(s) != STATUS_USAGE ? write_reproducer(run, pass, before, s) : s;
+  return s && status_code(s) != STATUS_USAGE ? write_reproducer(run, pass, options->model_path ? folder : NULL, before, s) : s;
 }
 
 static Status run_named(Graph *graph, const char *name, const CompileOptions *options, const PassRun *run) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../frontend/plan_file.h"
+#include "../frontend/text_weights.h"
 #include "../ir/parse.h"
 #include "../ir/print.h"
 #include "../ir/verify_graph.h"
@@ -50,7 +51,17 @@ static Status read_text(const char *path, char **out, size_t *out_bytes) {
   return STATUS_OK;
 }
 
-static Status open_text(const char *path, Flow *flow) {
+// What places of data in text are relative to: the folder of the file, "." for the current one.
+static const char *folder_of(const Options *options, char *out, size_t out_bytes) {
+  if (options->data_folder) return options->data_folder;
+  const char *slash = strrchr(options->input, '/');
+  snprintf(out, out_bytes, "%.*s", slash ? (int)(slash - options->input) + (slash == options->input) : 1, slash ? options->input : ".");
+  return out;
+}
+
+static Status open_text(const Options *options, Flow *flow, TextWeights **weights) {
+  const char *path = options->input;
+  char folder[4096];
   char *text;
   size_t bytes;
   flow->arena = arena_create(ARENA_LIMIT_BYTES);
@@ -59,13 +70,14 @@ static Status open_text(const char *path, Flow *flow) {
   const char *shown = strcmp(path, "-") ? path : "standard input";
   Status s = graph_parse(text, bytes, flow->arena, &flow->graph);
   free(text);
+  if (!s) s = text_weights_open(flow->graph, folder_of(options, folder, sizeof folder), weights);
   TRY(status_context(s, "%s", shown));
   return status_context(verify_graph(flow->graph), "%s", shown);
 }
 
-static Status open_graph(const Options *options, Flow *flow) {
+static Status open_graph(const Options *options, Flow *flow, TextWeights **weights) {
   if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
-  if (is_text(options->input)) return open_text(options->input, flow);
+  if (is_text(options->input)) return open_text(options, flow, weights);
   TRY(flow_open(options, flow));
   return flow->is_plan ? STATUS_OK : flow_import(flow, options, NULL, 0);
 }
@@ -99,16 +111,9 @@ static Status run_passes(const Options *options, Flow *flow) {
 
 // ---- Out ----------------------------------------------------------------------------------------------------------------------
 
-// ONNX's places of external data are relative to the model's folder.
-static const char *folder_of(const char *path, char *out, size_t out_bytes) {
-  const char *slash = path ? strrchr(path, '/') : NULL;
-  snprintf(out, out_bytes, "%.*s", slash ? (int)(slash - path) : 0, path ? path : "");
-  return out;
-}
-
 static Status write_text(const Options *options, const Graph *graph) {
   char folder[4096];
-  PrintOptions print = {.renumber = options->renumber, .base_dir = folder_of(options->input, folder, sizeof folder)};
+  PrintOptions print = {.renumber = options->renumber, .base_dir = folder_of(options, folder, sizeof folder)};
   const char *path = options->output;
   if (!path || !strcmp(path, "-")) return graph_print(graph, &print, stdout);
   FILE *file = fopen(path, "wb");
@@ -130,9 +135,11 @@ Status command_opt(const Options *options) {
     return STATUS_OK;
   }
   Flow flow = {0};
-  Status s = open_graph(options, &flow);
+  TextWeights *weights = NULL;
+  Status s = open_graph(options, &flow, &weights);
   if (!s) s = run_passes(options, &flow);
   if (!s) s = write_graph(options, flow.graph);
   flow_finish(&flow);
+  text_weights_close(weights);
   return s;
 }

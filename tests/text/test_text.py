@@ -73,6 +73,16 @@ def check_plan(model, options, scratch):
     check(again.read_bytes() == plan.read_bytes(), "a plan file read and written differs")
 
 
+def check_lossless(model, scratch):
+    """Binary -> text -> binary, also after a pipeline that makes constants: the same bytes, whether data lies in a file or in memory only."""
+    for passes in ("none", "simplify", "train"):
+        direct, text, through = scratch / "direct.onnx", scratch / "model.onnxtxt", scratch / "through.onnx"
+        tessera("opt", model, f"--passes={passes}", "-o", direct)
+        tessera("opt", model, f"--passes={passes}", "-o", text)
+        tessera("opt", text, "--passes=none", f"--data-folder={model.parent}", "-o", through)
+        check(direct.read_bytes() == through.read_bytes(), f"--passes={passes}: text on the way changes the binary file")
+
+
 def check_deterministic(model, scratch):
     args = ("opt", model, "--passes=train", "--ranks", "2", "--zero", "3")
     check(tessera(*args) == tessera(*args), "compiling twice gives different graphs")
@@ -87,6 +97,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             jobs = [lambda m=model, s=pathlib.Path(folder): check_model(m, s), lambda m=model, s=pathlib.Path(folder): check_deterministic(m, s)]
+            jobs.append(lambda m=model, s=pathlib.Path(folder): check_lossless(m, s))
             jobs += [lambda m=model, o=o, s=pathlib.Path(folder): check_plan(m, o, s) for o in plans]
             for job in jobs:
                 n_checks += 1
