@@ -41,7 +41,10 @@ void attr_set(Graph *graph, Node *node, const AttrInit *attr) {
     *(AttrStrings *)at = (AttrStrings){items, attr->strings.n};
     break;
   }
-  case ATTR_FLOATS: case ATTR_TENSOR: assert(!"set FLOATS and TENSOR through the typed struct"); break;
+  case ATTR_FLOATS:
+    *(AttrFloats *)at = (AttrFloats){arena_copy(arena, attr->floats.items, sizeof(float) * (size_t)attr->floats.n), attr->floats.n};
+    break;
+  case ATTR_TENSOR: assert(!"set TENSOR through the typed struct"); break;
   }
 }
 

@@ -64,12 +64,14 @@ typedef struct AttrInit {       // an attribute by name, for emit
   float f;
   const char *s;
   AttrInts ints;
+  AttrFloats floats;
   AttrStrings strings;
 } AttrInit;
 #define A_INT(n, v) {.name = (n), .type = ATTR_INT, .i = (v)}
 #define A_FLOAT(n, v) {.name = (n), .type = ATTR_FLOAT, .f = (v)}
 #define A_STRING(n, v) {.name = (n), .type = ATTR_STRING, .s = (v)}
 #define A_INTS(n, v, count) {.name = (n), .type = ATTR_INTS, .ints = {(v), (count)}}
+#define A_FLOATS(n, v, count) {.name = (n), .type = ATTR_FLOATS, .floats = {(v), (count)}}
 #define A_STRINGS(n, v, count) {.name = (n), .type = ATTR_STRINGS, .strings = {(v), (count)}}
 #define ATTRS(...) ((const AttrInit[]){__VA_ARGS__, {.name = NULL}})
 #define INPUTS(...) ((Value *const[]){__VA_ARGS__}), (int)(sizeof((Value *const[]){__VA_ARGS__}) / sizeof(Value *))

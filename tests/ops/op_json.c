@@ -50,7 +50,10 @@ static json_t *attribute_json(const Node *node, const AttrSpec *spec) {
     list = json_array();
     for (int64_t i = 0; i < ((const AttrFloats *)at)->n; i++) json_array_append_new(list, json_real(((const AttrFloats *)at)->items[i]));
     return list;
-  case ATTR_STRINGS: return json_null();
+  case ATTR_STRINGS:
+    list = json_array();
+    for (int64_t i = 0; i < ((const AttrStrings *)at)->n; i++) json_array_append_new(list, json_string(((const AttrStrings *)at)->items[i]));
+    return list;
   }
   return json_null();
 }
