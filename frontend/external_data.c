@@ -87,7 +87,7 @@ static Status resolve(const ExternalFiles *files, const char *path, const char *
   return STATUS_OK;
 }
 
-static Status open_file(ExternalFiles *files, const char *location, const char *tensor, const ExternalFile **out) {
+Status external_open(ExternalFiles *files, const char *location, const char *tensor, const ExternalFile **out) {
   for (size_t i = 0; i < files->n_files; i++)
     if (!strcmp(files->files[i]->location, location)) {
       *out = files->files[i];
@@ -144,7 +144,7 @@ Status external_find(ExternalFiles *files, const OnnxTensor *tensor, int64_t wan
       FAIL(MALFORMED, NULL, "tensor '%s': external data has the unknown key '%s'; ONNX defines location, offset, length, checksum", name, key);
   }
   const ExternalFile *file;
-  TRY(open_file(files, location, name, &file));
+  TRY(external_open(files, location, name, &file));
   int64_t size = (int64_t)file->n_bytes;
   if (offset > size) FAIL(MALFORMED, NULL, "tensor '%s': offset %" PRId64 " lies beyond the %" PRId64 " bytes of %s", name, offset, size, file->path);
   if (length < 0) length = size - offset;

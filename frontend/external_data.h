@@ -28,6 +28,9 @@ void external_close(ExternalFiles *files);
 MUST_USE Status external_find(ExternalFiles *files, const OnnxTensor *tensor, int64_t wanted_bytes, const ExternalFile **out_file,
                               int64_t *out_offset_bytes);
 
+// The file of that name beneath the model's folder, mapped once; `tensor` is for messages.
+MUST_USE Status external_open(ExternalFiles *files, const char *location, const char *tensor, const ExternalFile **out);
+
 // Maps a regular file read-only; an empty one gives bytes that are not NULL and n 0. Unmap with file_unmap.
 MUST_USE Status file_map(const char *path, Bytes *out);
 void file_unmap(Bytes bytes);

@@ -8,12 +8,17 @@
 #include "external_data.h"
 #include "onnx_import.h"
 #include "onnx_schema.h"
+#include "training_form.h"
+
+#define TRAINING_DOMAIN "ai.onnx.preview.training"
 
 struct Model {
   char *path;
   Bytes file;
   bool mapped;                    // file is a mapping of ours
   ExternalFiles external;
+  const Weight *given;            // values for inputs, from model_give_weights; the caller's
+  size_t n_given;
 };
 
 typedef struct Draft Draft;
@@ -23,6 +28,7 @@ typedef struct Symbol { const char *name; int64_t size; bool given, used; const 
 // ---- What names mean while nodes are read: import_scope.c ----
 typedef enum BindingKind {
   BOUND_NOTHING,                  // an optional input that is absent
+  BOUND_UPDATE,                   // what an operator of the training step gives: only the form knows what to do with it
   BOUND_BROKEN,                   // what defines it has been complained of
   BOUND_TENSOR,                   // `value`
   BOUND_SEQUENCE,                 // `items`; sequences and optionals are resolved here and never reach the IR
@@ -75,6 +81,7 @@ struct Import {
   Arena *arena;
   Graph *graph;
   OnnxModel onnx;
+  Form form;
   int64_t opset;                  // of ai.onnx
   Problem *problems;
   size_t n_problems, problems_capacity;
@@ -181,7 +188,15 @@ struct Draft {                    // a node on its way in
 // Turns an older version of a standard operator into the meaning at IR_OPSET: attributes become inputs and so on.
 void upgrade_node(Draft *draft);
 
+// ---- onnx_import.c ----
+MUST_USE Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out);
+
+// ---- training_graph.c ----
+void form_bind_inputs(Import *import);       // inputs with given values, and seeds, become constants
+void form_finish(Import *import);            // parameters, gradients, loss and optimizer of a graph that contains its training
+
 // ---- param_rule.c ----
+bool names_match(const char *patterns, const char *name);
 // Roles, trainable and doc of every initializer.
 void assign_roles(Import *import);
 

@@ -6,6 +6,7 @@
 enum {
   MODEL_GRAPH = 7, MODEL_TRAINING_INFO = 20, MODEL_FUNCTIONS = 25, MODEL_CONFIGURATION = 26,
   GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_OUTPUT = 12, GRAPH_QUANTIZATION = 14, GRAPH_SPARSE_INITIALIZER = 15,
+  TRAINING_INITIALIZATION = 1, TRAINING_ALGORITHM = 2,
   FUNCTION_NODE = 7, FUNCTION_DOC = 8, FUNCTION_DEFAULT = 11, FUNCTION_VALUE_INFO = 12,
   NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_DEVICE = 10,
   ATTR_T = 5, ATTR_G = 6, ATTR_TENSORS_LIST = 10, ATTR_GRAPHS = 11, ATTR_SPARSE = 22, ATTR_SPARSES = 23,
@@ -96,9 +97,45 @@ static Status decode_function(Bytes bytes, Arena *arena, OnnxFunction *out) {
   return STATUS_OK;
 }
 
+static void *join(Arena *arena, const void *a, size_t n_a, const void *b, size_t n_b, size_t item_bytes) {
+  char *both = arena_alloc_array(arena, n_a + n_b, item_bytes);
+  if (n_a) memcpy(both, a, n_a * item_bytes);
+  if (n_b) memcpy(both + n_a * item_bytes, b, n_b * item_bytes);
+  return both;
+}
+#define JOIN(field, count) head->field = join(arena, head->field, head->count, more.head->field, more.head->count, sizeof *head->field), head->count += more.head->count
+
+// A training step is one execution of the inference graph and the algorithm joined (onnx.proto, TrainingInfoProto). An input of both is one.
+static Status decode_training(Bytes bytes, Arena *arena, OnnxModel *out) {
+  OnnxGraph more = {.head = NULL}, *g = &out->graph;
+  DECODE(bytes, training_info_proto, BIT(TRAINING_INITIALIZATION) | BIT(TRAINING_ALGORITHM), arena, out->training);
+  for (WireField w; wire_next(&bytes, &w);)
+    if (w.number == TRAINING_ALGORITHM) TRY(onnx_decode_graph(w.bytes, arena, &more));
+  if (!more.head || !g->head) return STATUS_OK;
+  Onnx__GraphProto *head = arena_copy(arena, g->head, sizeof *head);
+  size_t n_input = head->n_input;
+  for (size_t i = 0; i < more.n_nodes; i++) more.nodes[i].index = g->n_nodes + i;
+  JOIN(output, n_output);
+  JOIN(value_info, n_value_info);
+  head->input = join(arena, head->input, n_input, more.head->input, more.head->n_input, sizeof *head->input);
+  for (size_t i = 0; i < more.head->n_input; i++) {
+    bool known = false;
+    for (size_t k = 0; k < n_input && !known; k++) known = !strcmp(text_or_empty(head->input[k]->name), text_or_empty(more.head->input[i]->name));
+    if (!known) head->input[head->n_input++] = more.head->input[i];
+  }
+  g->nodes = join(arena, g->nodes, g->n_nodes, more.nodes, more.n_nodes, sizeof *g->nodes);
+  g->n_nodes += more.n_nodes;
+  g->initializers = join(arena, g->initializers, g->n_initializers, more.initializers, more.n_initializers, sizeof *g->initializers);
+  g->n_initializers += more.n_initializers;
+  g->n_sparse += more.n_sparse;
+  g->head = head;
+  return STATUS_OK;
+}
+
 Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out) {
   *out = (OnnxModel){0};
   DECODE(bytes, model_proto, BIT(MODEL_GRAPH) | BIT(MODEL_TRAINING_INFO) | BIT(MODEL_FUNCTIONS) | BIT(MODEL_CONFIGURATION), arena, out->head);
+  Bytes training = {0};
   out->functions = ARENA_ARRAY(arena, OnnxFunction, count_fields(bytes, MODEL_FUNCTIONS));
   for (WireField w; wire_next(&bytes, &w);) {
     if (w.number == MODEL_GRAPH) {
@@ -106,11 +143,12 @@ Status onnx_decode_model(Bytes bytes, Arena *arena, OnnxModel *out) {
       TRY(onnx_decode_graph(w.bytes, arena, &out->graph));
     } else if (w.number == MODEL_TRAINING_INFO) {
       out->n_training_infos++;
+      training = w.bytes;
     } else if (w.number == MODEL_FUNCTIONS) {
       TRY(decode_function(w.bytes, arena, &out->functions[out->n_functions++]));
     }
   }
-  return STATUS_OK;
+  return out->n_training_infos ? decode_training(training, arena, out) : STATUS_OK;
 }
 
 // Walks nested graphs on the wire; their depth is what wire_scan has let pass.

@@ -51,6 +51,7 @@ typedef struct OnnxModel {
   bool has_graph;
   OnnxGraph graph;
   size_t n_training_infos;
+  const Onnx__TrainingInfoProto *training;   // the bindings of the last one; its algorithm's nodes, inputs, ... stand in `graph` behind the model's own
   OnnxFunction *functions;
   size_t n_functions;
 } OnnxModel;

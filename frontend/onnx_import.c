@@ -61,6 +61,11 @@ void model_close(Model *model) {
 
 const char *model_path(const Model *model) { return model->path; }
 
+void model_give_weights(Model *model, const Weight *weights, size_t n) {
+  model->given = weights;
+  model->n_given = n;
+}
+
 // ---- Problems -----------------------------------------------------------------------------------------------------------------
 
 void import_problem(Import *import, StatusCode code, const char *node, const char *format, ...) {
@@ -135,14 +140,14 @@ static void check_versions(Import *import) {
                    import->opset, OPSET_OLDEST);
   if (import->opset > newest)
     import_problem(import, STATUS_UNSUPPORTED, NULL, "opset ai.onnx %" PRId64 " is newer than the newest known, %d", import->opset, newest);
-  if (import->onnx.n_training_infos)
-    import_problem(import, STATUS_UNSUPPORTED, NULL, "the model has training_info, which is not supported: give the forward graph and name the optimizer");
+  if (import->onnx.n_training_infos > 1)
+    import_problem(import, STATUS_UNSUPPORTED, NULL, "the model has %zu training_info; one is supported", import->onnx.n_training_infos);
   if (!import->onnx.has_graph) import_problem(import, STATUS_MALFORMED, NULL, "the model has no graph");
 }
 
 // ---- Inputs and symbols -------------------------------------------------------------------------------------------------------
 
-static Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out) {
+Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out) {
   const char *name = text_or_empty(info->name);
   *out = (ModelInput){.name = name, .rank = -1};
   if (!info->type || info->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE) return STATUS_OK;
@@ -167,7 +172,7 @@ static Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out) 
 static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 // An input of an initializer's name is that initializer: before ir_version 4 all were listed, later it is a default that may be overridden.
-static size_t data_inputs(const OnnxGraph *graph, Arena *arena, const Onnx__ValueInfoProto ***out) {
+static size_t data_inputs(const OnnxGraph *graph, const Form *form, Arena *arena, const Onnx__ValueInfoProto ***out) {
   const char **names = ARENA_ARRAY(arena, const char *, graph->n_initializers);
   for (size_t i = 0; i < graph->n_initializers; i++) names[i] = text_or_empty(graph->initializers[i].head->name);
   if (graph->n_initializers) qsort(names, graph->n_initializers, sizeof *names, compare_names);
@@ -175,6 +180,7 @@ static size_t data_inputs(const OnnxGraph *graph, Arena *arena, const Onnx__Valu
   size_t n = 0;
   for (size_t i = 0; i < graph->head->n_input; i++) {
     const char *name = text_or_empty(graph->head->input[i]->name);
+    if (form_given(form, name) || name_listed(&form->dropped, name) || name_listed(&form->seeds, name)) continue;
     if (!graph->n_initializers || !bsearch(&name, names, graph->n_initializers, sizeof *names, compare_names)) infos[n++] = graph->head->input[i];
   }
   *out = infos;
@@ -282,7 +288,7 @@ static void bind_batch(Import *import, const ModelInput *inputs, size_t n) {
 static void import_inputs(Import *import) {
   const ImportOptions *options = import->options;
   const Onnx__ValueInfoProto **infos;
-  size_t n_infos = data_inputs(&import->onnx.graph, import->arena, &infos), n = 0;
+  size_t n_infos = data_inputs(&import->onnx.graph, &import->form, import->arena, &infos), n = 0;
   ModelInput *inputs = ARENA_ARRAY(import->arena, ModelInput, n_infos);
   for (size_t i = 0; i < options->n_dims; i++) {
     Symbol s = {options->dims[i].name, options->dims[i].size, true, false, "--dim"};
@@ -317,7 +323,10 @@ Status model_inputs(Model *model, Arena *arena, const ModelInput **out, size_t *
   Status status = onnx_decode_model(model->file, arena, &onnx);
   if (status || !onnx.has_graph) ARENA_RETURN(arena, status ? status : status_fail(STATUS_MALFORMED, NULL, "%s has no graph", model->path));
   const Onnx__ValueInfoProto **infos;
-  size_t n = data_inputs(&onnx.graph, arena, &infos);
+  Form form;
+  status = form_detect(model, &onnx, arena, &form);
+  if (status) ARENA_RETURN(arena, status);
+  size_t n = data_inputs(&onnx.graph, &form, arena, &infos);
   ModelInput *inputs = ARENA_ARRAY(arena, ModelInput, n);
   for (size_t i = 0; i < n && !status; i++) status = describe_input(infos[i], &inputs[i]);
   if (!status) {
@@ -334,7 +343,9 @@ static void import_outputs(Import *import) {
   if (!head->n_output) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no outputs, hence no loss");
   for (size_t i = 0; i < head->n_output; i++) {
     const char *name = text_or_empty(head->output[i]->name);
+    if (name_listed(&import->form.hidden, name)) continue;
     const Binding *b = scope_find(import->scope, name);
+    if (import->onnx.training && b && b->kind == BOUND_UPDATE) continue;
     if (b && b->kind == BOUND_TENSOR) graph_add_output(import->graph, b->value);
     else if (b && b->kind != BOUND_BROKEN) import_problem(import, STATUS_UNSUPPORTED, NULL, "graph output '%s' is no tensor", name);
     else if (!b && !import->stopped) import_problem(import, STATUS_MALFORMED, NULL, "graph output '%s' is defined nowhere", name);
@@ -345,6 +356,7 @@ static Status import_model(Import *import) {
   TRY(onnx_decode_model(import->model->file, import->arena, &import->onnx));
   check_versions(import);
   if (import->n_problems) return import_verdict(import);
+  TRY(form_detect(import->model, &import->onnx, import->arena, &import->form));
   Graph *g = import->graph = graph_create(import->arena, import->onnx.graph.head->name);
   g->ir_version = import->onnx.head->ir_version;
   TRY(sharding_import_configurations(g, import->model->file));
@@ -352,19 +364,28 @@ static Status import_model(Import *import) {
   import_initializers(import, NULL, &import->onnx.graph);
   if (import->onnx.graph.n_sparse) return import_verdict(import);      // names are missing: what follows would only complain of that
   import_inputs(import);
+  form_bind_inputs(import);
   import_functions(import);
   import_nodes(import);
   import_outputs(import);
   TRY(import_verdict(import));
-  assign_roles(import);
+  if (import->form.kind || import->onnx.training) form_finish(import);
+  else assign_roles(import);
   graph_set_nodes(g, g->nodes, g->n_nodes);          // drops names that stood for nothing
   return import_verdict(import);
 }
 
-// Every initializer, then every Constant that holds a tensor.
-static Status collect_weights(Model *model, const OnnxGraph *g, Arena *arena, WeightSource *out) {
-  Weight *weights = ARENA_ARRAY(arena, Weight, g->n_initializers + g->n_nodes);
+// Given values of inputs, every initializer, then every Constant that holds a tensor.
+static Status collect_weights(Model *model, const OnnxModel *onnx, Arena *arena, WeightSource *out) {
+  const OnnxGraph *g = &onnx->graph;
+  Form form;
+  TRY(form_detect(model, onnx, arena, &form));
+  Weight *weights = ARENA_ARRAY(arena, Weight, g->n_initializers + g->n_nodes + g->head->n_input);
   size_t n = 0;
+  for (size_t i = 0; i < g->head->n_input; i++) {
+    const Weight *given = form_given(&form, text_or_empty(g->head->input[i]->name));
+    if (given) weights[n++] = *given;
+  }
   for (size_t i = 0; i < g->n_initializers; i++)
     TRY(tensor_weight(model, arena, &g->initializers[i], text_or_empty(g->initializers[i].head->name), &weights[n++]));
   for (size_t i = 0; i < g->n_nodes; i++) {
@@ -384,7 +405,7 @@ Status model_import(Model *model, const ImportOptions *options, Arena *arena, Im
   ARENA_GUARD(arena);
   WeightSource source;
   Status status = import_model(&import);
-  if (!status) status = collect_weights(model, &import.onnx.graph, arena, &source);
+  if (!status) status = collect_weights(model, &import.onnx, arena, &source);
   if (!status) *out = (Imported){import.graph, source, import.warnings, import.n_warnings};
   ARENA_RETURN(arena, status);
 }
@@ -394,6 +415,6 @@ Status model_weights(Model *model, Arena *arena, WeightSource *out) {
   OnnxModel onnx;
   Status status = onnx_decode_model(model->file, arena, &onnx);
   if (!status && !onnx.has_graph) status = status_fail(STATUS_MALFORMED, NULL, "%s has no graph", model->path);
-  if (!status) status = collect_weights(model, &onnx.graph, arena, out);
+  if (!status) status = collect_weights(model, &onnx, arena, out);
   ARENA_RETURN(arena, status);
 }

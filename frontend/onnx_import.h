@@ -17,6 +17,9 @@ MUST_USE Status model_open(const char *path, Model **out);
 MUST_USE Status model_open_bytes(const void *bytes, size_t n_bytes, const char *path, Model **out);
 void model_close(Model *model);                      // NULL is fine
 const char *model_path(const Model *model);          // as given to model_open
+// Values for inputs of the graph, which thereby are parameters or constants and no data. Before anything else is asked of the model; `weights`
+// must outlive it.
+void model_give_weights(Model *model, const Weight *weights, size_t n);
 
 // Did Tessera write it (plan_file.h: a plan, or a graph on its way there)? Then graph_read_onnx reads it, not model_import.
 bool model_is_plan(const Model *model);

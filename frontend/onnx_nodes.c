@@ -39,6 +39,9 @@ Binding site_input(const Site *site, size_t index) {
 
 Value *site_tensor(const Site *site, size_t index) {
   Binding b = site_input(site, index);
+  if (b.kind == BOUND_UPDATE)
+    site_problem(site, STATUS_UNSUPPORTED, "input %zu, '%s', comes from an operator of the training step; only the update may use it", index,
+                 site->from->head->input[index]);
   if (b.kind == BOUND_SEQUENCE || b.kind == BOUND_OPTIONAL)
     site_problem(site, STATUS_UNSUPPORTED, "input %zu, '%s', is %s, not a tensor", index, site->from->head->input[index],
                  b.kind == BOUND_SEQUENCE ? "a sequence" : "an optional value");
@@ -225,6 +228,14 @@ static void import_row_node(const Site *site) {
 static const struct { const char *op; void (*handle)(const Site *site); } handlers[] = {
     {"Constant", import_constant_node}, {"If", import_if}, {"Loop", import_loop}, {"Scan", import_scan}};
 
+// Operators of the training step: what they mean is read by training_graph. Their results are no values of the graph.
+static bool is_training_step(const Site *site) {
+  const Import *import = site->import;
+  const char *domain = onnx_domain(site->from->head->domain), *op = text_or_empty(site->from->head->op_type);
+  if (import->onnx.training && site->scope == import->scope && !strcmp(domain, TRAINING_DOMAIN)) return true;
+  return import->form.kind == FORM_ORT && !strcmp(domain, "com.microsoft") && !strcmp(op, "InPlaceAccumulatorV2");
+}
+
 static void import_node(Import *import, NameScope *scope, const OnnxNode *from) {
   const char *own = node_label(import->arena, from);
   Site site = {import, scope, from, *scope->prefix ? arena_printf(import->arena, "%s%s", scope->prefix, own) : own, NULL};
@@ -232,7 +243,9 @@ static void import_node(Import *import, NameScope *scope, const OnnxNode *from) 
   site.from = resolve_attrs(import, scope, from, site.label);
   const OnnxFunction *function = find_function(import, from);
   bool standard = !*onnx_domain(from->head->domain);
-  if (function) {
+  if (is_training_step(&site)) {
+    for (size_t i = 0; i < from->head->n_output; i++) site_bind(&site, i, (Binding){.kind = BOUND_UPDATE});
+  } else if (function) {
     import_call(&site, function);
   } else if (check_standard(&site)) {
     size_t h = 0, n_handlers = sizeof handlers / sizeof *handlers;

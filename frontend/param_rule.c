@@ -189,7 +189,7 @@ static bool next_pattern(const char **list, char *out, size_t out_bytes) {
 
 enum { PATTERN_BYTES = 512 };
 
-static bool matches(const char *list, const char *name) {
+bool names_match(const char *list, const char *name) {
   for (char pattern[PATTERN_BYTES]; next_pattern(&list, pattern, sizeof pattern);)
     if (!fnmatch(pattern, name, 0)) return true;
   return false;
@@ -226,9 +226,9 @@ static void decide(Rule *rule, Value *v) {
   else if ((role = find_role(rule, v))) set_param(v, true, role);
   else v->doc = "used as no parameter is";
   if (!dtype_is_float(v->type.dtype)) return;
-  if (options->params && matches(options->params, v->name)) set_param(v, true, "named by --params");
+  if (options->params && names_match(options->params, v->name)) set_param(v, true, "named by --params");
   else if (options->params && v->role == ROLE_PARAM) set_param(v, false, "not named by --params");
-  if (options->freeze && matches(options->freeze, v->name)) {
+  if (options->freeze && names_match(options->freeze, v->name)) {
     if (v->role == ROLE_PARAM) set_param(v, false, "named by --freeze");
     else v->doc = "named by --freeze";
   }
@@ -267,6 +267,10 @@ void assign_roles(Import *import) {
   read_marks(&rule, onnx->head->input, onnx->head->n_input);
   for (size_t i = 0; i < onnx->n_initializers; i++) {
     Value *v = graph_find_value(g, text_or_empty(onnx->initializers[i].head->name));
+    if (v && v->weight) decide(&rule, v);
+  }
+  for (size_t i = 0; i < import->form.n_given; i++) {
+    Value *v = graph_find_value(g, import->form.given[i]->name);
     if (v && v->weight) decide(&rule, v);
   }
   if (rule.budget <= 0) import_problem(import, STATUS_RESOURCE, NULL, "finding the parameters takes more than %d steps; name them with --params", RULE_STEPS_MAX);

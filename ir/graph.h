@@ -203,6 +203,16 @@ typedef struct Recipe {
   const char *numerics_key;    // isa, library version, layouts: ranks must agree; bits hold within one key
 } Recipe;
 
+// The optimizer that a model brings: its rule and numbers. The meaning of each field is that of the operator (kernels/model_optimizer.c).
+typedef struct OwnOptimizer {
+  const char *name;            // "model_momentum", "model_adagrad", "model_adam", or one of ours: "sgd", "adamw" (alpha, beta: its betas; post: its decay)
+  double lr;                   // below 0: the model does not say
+  double alpha, beta, epsilon, norm_coefficient, post, decay_factor;
+  double initial;              // of the states
+  int64_t t0;                  // T at the first step
+  bool nesterov, post_by_lr, correct_bias;
+} OwnOptimizer;
+
 enum { IR_OPSET = 23 };          // the one meaning of ai.onnx operators inside; the importer upgrades to it
 
 struct Graph {
@@ -223,6 +233,7 @@ struct Graph {
   Value *loss_report;          // update phase: f64 scalar, the global batch's loss; NULL before attach_optimizer
   Value *norm_report;          // update phase: f64 scalar, the global gradient norm before clipping; NULL likewise
   Value *inverse_count;        // update phase: f64 scalar 1 / global count; gradients are multiplied by it once
+  const OwnOptimizer *own_optimizer;   // NULL: the model brings none
   Mesh mesh;
   Bucket *buckets;
   size_t n_buckets;

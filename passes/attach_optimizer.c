@@ -102,13 +102,38 @@ static void emit_rmsprop(Emit *e, const CompileOptions *o, const Update *u, Valu
                   A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_STRING("momentum", decimal(arena, o->momentum))));
 }
 
-typedef void (*EmitOptimizer)(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad);
-static const struct { const char *name; EmitOptimizer emit; } optimizers[] = {
-    {"sgd", emit_sgd}, {"adam", emit_adam}, {"adamw", emit_adamw}, {"adagrad", emit_adagrad}, {"rmsprop", emit_rmsprop}};
+// ---- The rule that the model brings -------------------------------------------------------------------------------------------
 
-static Status find_optimizer(const char *name, EmitOptimizer *out) {
+static void emit_model_step(Emit *e, const Op *op, const Update *u, Value *param, Value *grad, Value *const *states) {
+  const OwnOptimizer *own = e->graph->own_optimizer;
+  Arena *arena = e->graph->arena;
+  emit_step(e, op, u, param, grad, states,
+            ATTRS(A_STRING("alpha", decimal(arena, own->alpha)), A_STRING("beta", decimal(arena, own->beta)), A_STRING("epsilon", decimal(arena, own->epsilon)),
+                  A_STRING("norm_coefficient", decimal(arena, own->norm_coefficient)), A_STRING("post", decimal(arena, own->post)),
+                  A_STRING("decay_factor", decimal(arena, own->decay_factor)), A_INT("nesterov", own->nesterov), A_INT("t0", own->t0),
+                  A_INT("post_by_lr", own->post_by_lr), A_INT("correct_bias", own->correct_bias)));
+}
+
+static void emit_model_momentum(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
+  emit_model_step(e, &op_ModelMomentum, u, param, grad, (Value *[STATES_MAX]){state(e, param, "momentum_buffer", 0)});
+}
+
+static void emit_model_adagrad(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
+  emit_model_step(e, &op_ModelAdagrad, u, param, grad, (Value *[STATES_MAX]){state(e, param, "sum", e->graph->own_optimizer->initial)});
+}
+
+static void emit_model_adam(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
+  emit_model_step(e, &op_ModelAdam, u, param, grad, (Value *[STATES_MAX]){state(e, param, "exp_avg", 0), state(e, param, "exp_avg_sq", 0)});
+}
+
+typedef void (*EmitOptimizer)(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad);
+static const struct { const char *name; EmitOptimizer emit; bool own; } optimizers[] = {
+    {"sgd", emit_sgd, false}, {"adam", emit_adam, false}, {"adamw", emit_adamw, false}, {"adagrad", emit_adagrad, false}, {"rmsprop", emit_rmsprop, false},
+    {"model_momentum", emit_model_momentum, true}, {"model_adagrad", emit_model_adagrad, true}, {"model_adam", emit_model_adam, true}};
+
+static Status find_optimizer(const Graph *graph, const char *name, EmitOptimizer *out) {
   for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
-    if (strcmp(optimizers[i].name, name)) continue;
+    if (strcmp(optimizers[i].name, name) || (optimizers[i].own && !graph->own_optimizer)) continue;
     *out = optimizers[i].emit;
     return STATUS_OK;
   }
@@ -118,7 +143,7 @@ static Status find_optimizer(const char *name, EmitOptimizer *out) {
 Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   Arena *arena = graph->arena;
   EmitOptimizer emit_optimizer;
-  TRY(find_optimizer(o->optimizer, &emit_optimizer));
+  TRY(find_optimizer(graph, o->optimizer, &emit_optimizer));
   Emit micro = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "attach_optimizer"}};
   Value *pair = emit(&micro, &op_LossPair, INPUTS(graph->loss, graph->loss_count), NULL);
   TRY(micro.status);

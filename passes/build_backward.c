@@ -85,7 +85,35 @@ static Status mark(Backward *b, Value *param) {
   return STATUS_OK;
 }
 
+// A graph that came with its gradients: what the loss does not need is backward, and stands behind what it needs.
+static Status adopt_gradients(Graph *graph) {
+  bool *forward = ARENA_ARRAY(graph->arena, bool, graph->n_nodes), *needed = ARENA_ARRAY(graph->arena, bool, graph->n_values);
+  Node **nodes = ARENA_ARRAY(graph->arena, Node *, graph->n_nodes);
+  needed[graph->loss->id] = needed[graph->loss_count->id] = true;
+  for (size_t i = graph->n_nodes; i-- > 0;) {
+    const Node *n = graph->nodes[i];
+    for (int k = 0; k < n->n_outputs; k++) forward[i] |= n->outputs[k] && needed[n->outputs[k]->id];
+    for (int k = 0; forward[i] && k < n->n_inputs; k++)
+      if (n->inputs[k]) needed[n->inputs[k]->id] = true;
+  }
+  size_t n = 0;
+  for (int round = 0; round < 2; round++)
+    for (size_t i = 0; i < graph->n_nodes; i++)
+      if (forward[i] == !round) nodes[n++] = graph->nodes[i];
+  for (size_t i = 0; i < graph->n_nodes; i++) graph->nodes[i]->backward = !forward[i];
+  graph_set_nodes(graph, nodes, n);
+  for (size_t i = 0; i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (v->role != ROLE_GRAD || type_equal(&v->type, &v->of->type)) continue;
+    char got[160], want[160];
+    FAIL(MALFORMED, v->producer ? v->producer->name : NULL, "the gradient '%s' of parameter '%s' is %s; it must be %s", v->name, v->of->name,
+         type_text(&v->type, got, sizeof got), type_text(&v->of->type, want, sizeof want));
+  }
+  return STATUS_OK;
+}
+
 Status pass_build_backward(Graph *graph, const CompileOptions *options) {
+  if (graph->facts & FACT_BACKWARD) return adopt_gradients(graph);
   Backward b = {.graph = graph, .n_nodes = graph->n_nodes, .n_values = graph->n_values};
   b.emit = (Emit){.graph = graph, .phase = PHASE_MICRO, .backward = true, .cause = {.pass = "build_backward"}};
   b.needs = ARENA_ARRAY(graph->arena, bool, b.n_values);

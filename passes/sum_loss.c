@@ -7,6 +7,7 @@
 
 static const char RULE_TOKENS[] = "mean over all labels that count of the global batch (micro-batches weigh by their counts)";
 static const char RULE_ELEMENTS[] = "mean over all elements of the global batch (micro-batches weigh by their sizes)";
+static const char RULE_GRADIENTS[] = "mean of the micro-batches' losses (the gradients come with the graph: micro-batches weigh equally)";
 static const char RULE_EQUAL[] = "mean of the micro-batches' losses (the loss is no recognised mean: micro-batches weigh equally)";
 
 // The node that computes the loss, looking through operators that only change its shape.
@@ -35,7 +36,8 @@ static Value *mean_sum(Emit *e, const Node *n) {
 
 Status pass_sum_loss(Graph *graph, const CompileOptions *options) {
   if (!graph->loss) FAIL(USAGE, NULL, "the graph has no loss; name one with --loss-output, or let --loss cross_entropy --labels NAME add one");
-  const Node *n = loss_node(graph->loss);
+  bool own_gradients = graph->facts & FACT_BACKWARD;           // of the mean as it is: nothing of it may be rewritten
+  const Node *n = own_gradients ? NULL : loss_node(graph->loss);
   Emit e = {.graph = graph, .at = n, .phase = PHASE_MICRO};
   Value *sum;
   if (n && (n->op == &op_SoftmaxCrossEntropyLoss || n->op == &op_NegativeLogLikelihoodLoss) && !strcmp(attr_string(n, "reduction"), "mean")) {
@@ -48,7 +50,7 @@ Status pass_sum_loss(Graph *graph, const CompileOptions *options) {
     sum = graph->loss;
     graph->loss_count = emit_float(&e, "loss.count", DTYPE_F64, 1.0);
     if (!e.status && sum->type.rank) sum = emit(&e, &op_Reshape, INPUTS(sum, emit_int64s(&e, "loss.shape", NULL, 0)), NULL);
-    graph->recipe.loss_rule = RULE_EQUAL;
+    graph->recipe.loss_rule = own_gradients ? RULE_GRADIENTS : RULE_EQUAL;
   }
   TRY(e.status);
   graph->loss = sum;

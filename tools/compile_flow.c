@@ -3,10 +3,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../frontend/plan_file.h"
+#include "../runtime/safetensors.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
 
@@ -35,14 +37,44 @@ static Status list_inputs(Flow *flow) {
   ARENA_RETURN(flow->arena, flow->is_plan ? read_plan(flow) : model_inputs(flow->model, flow->arena, &flow->inputs, &flow->n_inputs));
 }
 
+static bool has_suffix(const char *text, const char *suffix) {
+  size_t n = strlen(text), m = strlen(suffix);
+  return n >= m && !strcmp(text + n - m, suffix);
+}
+
+// Values for inputs that are parameters: training graphs keep theirs outside.
+static Status give_weights(Flow *flow, Model *model, const char *path) {
+  TRY(safetensors_open(path, &flow->given));
+  model_give_weights(model, safetensors_tensors(flow->given), safetensors_count(flow->given));
+  return STATUS_OK;
+}
+
+// A folder of training artifacts is its training model.
+static Status open_model(const Options *options, Flow *out) {
+  struct stat st;
+  const char *path = options->input;
+  if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
+    ARENA_GUARD(out->arena);
+    path = arena_printf(out->arena, "%s/training_model.onnx", options->input);
+    Status status = access(path, R_OK) == 0 ? STATUS_OK : status_fail(STATUS_USAGE, NULL, "%s is a folder without a training_model.onnx", options->input);
+    out->arena->guard = arena_guard_outer_;
+    TRY(status);
+  }
+  TRY(model_open(path, &out->model));
+  out->is_plan = model_is_plan(out->model);
+  if (!options->weights || out->is_plan) return STATUS_OK;
+  if (!has_suffix(options->weights, ".safetensors"))
+    FAIL(USAGE, NULL, "--weights %s: for a model it is a .safetensors file with values of its inputs; only a plan takes its weights from a model", options->weights);
+  return give_weights(out, out->model, options->weights);
+}
+
 Status flow_open(const Options *options, Flow *out) {
   *out = (Flow){0};
   if (!options->input) FAIL(USAGE, NULL, "no file is named; --help shows what is expected");
   out->arena = arena_create(ARENA_LIMIT_BYTES);
   if (!out->arena) FAIL(RESOURCE, NULL, "out of memory");
   double start = now_ms();
-  TRY(model_open(options->input, &out->model));
-  out->is_plan = model_is_plan(out->model);
+  TRY(open_model(options, out));
   TRY(list_inputs(out));
   out->compile_ms += now_ms() - start;
   return STATUS_OK;
@@ -52,6 +84,7 @@ void flow_finish(Flow *flow) {
   arena_destroy(flow->arena);
   model_close(flow->model);
   model_close(flow->source);
+  safetensors_close(flow->given);
   *flow = (Flow){0};
 }
 
@@ -222,21 +255,32 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.beta1 = options->betas.items[0];
   c.beta2 = options->betas.items[1];
   if (c.beta1 < 0 || c.beta1 >= 1 || c.beta2 < 0 || c.beta2 >= 1) FAIL(USAGE, NULL, "--betas %g,%g: each must be in [0, 1)", c.beta1, c.beta2);
-  c.eps = options->given.eps ? options->eps : !strcmp(options->optimizer, "adagrad") ? 1e-10 : 1e-8;
+  const OwnOptimizer *own = options->given.optimizer || !flow->graph ? NULL : flow->graph->own_optimizer;
+  if (own) {
+    c.optimizer = own->name;
+    c.beta1 = own->alpha;
+    c.beta2 = own->beta;
+    if (!options->given.lr && own->lr >= 0) c.lr = own->lr;
+  }
+  c.eps = own ? own->epsilon : options->given.eps ? options->eps : !strcmp(options->optimizer, "adagrad") ? 1e-10 : 1e-8;
   c.alpha = options->alpha;
   c.lr_decay = options->lr_decay;
   c.initial_accumulator = options->initial_accumulator;
-  c.weight_decay = options->given.weight_decay ? options->weight_decay : !strcmp(options->optimizer, "adamw") ? 0.01 : 0;
+  c.weight_decay = own ? own->post : options->given.weight_decay ? options->weight_decay : !strcmp(options->optimizer, "adamw") ? 0.01 : 0;
   c.clip_norm = options->clip_norm;
   if (c.nesterov && (c.momentum <= 0 || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
-  c.model_path = options->input;
+  c.model_path = flow->model ? model_path(flow->model) : options->input;
   c.weights = &flow->weights;
   c.resume = options->resume != NULL;
   *out = c;
   return STATUS_OK;
 }
 
-static Status check_options_fit_optimizer(const Options *options) {
+static Status check_options_fit_optimizer(const Options *options, const OwnOptimizer *own) {
+  bool any = options->given.momentum || options->given.dampening || options->given.nesterov || options->given.betas || options->given.eps || options->given.alpha ||
+             options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay;
+  if (own && !options->given.optimizer && any)
+    FAIL(USAGE, NULL, "the model brings its own optimizer with its numbers; name another with --optimizer to change them");
   const char *name = options->optimizer;
   bool sgd = !strcmp(name, "sgd"), adam = !strncmp(name, "adam", 4), adagrad = !strcmp(name, "adagrad"), rmsprop = !strcmp(name, "rmsprop");
   const struct { const char *option; bool given, fits; } rows[] = {
@@ -262,8 +306,8 @@ static Status run_passes(Flow *flow, const Options *options, const Data *data, i
 }
 
 static Status compile_model(Flow *flow, const Options *options, const Data *data, bool variants) {
-  TRY(check_options_fit_optimizer(options));
   TRY(flow_import(flow, options, data, 0));
+  TRY(check_options_fit_optimizer(options, flow->graph->own_optimizer));
   TRY(run_passes(flow, options, data, 0, variants, flow->graph));
   return make_plan(flow->graph, &flow->plan);
 }
@@ -314,10 +358,12 @@ static const char *find_source(const Flow *flow, const char *recorded) {
 
 static Status open_source_guarded(Flow *flow, const Options *options) {
   const Recipe *recipe = &flow->graph->recipe;
-  if (!options->weights && !recipe->model) FAIL(USAGE, NULL, "the plan names no source model; give it with --weights MODEL");
-  const char *path = options->weights ? options->weights : find_source(flow, recipe->model);
+  bool values = options->weights && has_suffix(options->weights, ".safetensors");      // of the source's inputs; the source is the recorded one
+  if ((!options->weights || values) && !recipe->model) FAIL(USAGE, NULL, "the plan names no source model; give it with --weights MODEL");
+  const char *path = options->weights && !values ? options->weights : find_source(flow, recipe->model);
   Status status = model_open(path, &flow->source);
   if (status) return status_context(status, "the plan's weights (--weights MODEL names another place)");
+  if (values) TRY(give_weights(flow, flow->source, options->weights));
   TRY(model_weights(flow->source, flow->arena, &flow->weights));
   char hex[33];
   snprintf(hex, sizeof hex, "%016" PRIx64 "%016" PRIx64, flow->weights.fingerprint[0], flow->weights.fingerprint[1]);

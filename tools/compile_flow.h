@@ -14,6 +14,7 @@ typedef struct Flow {
   Arena *arena;
   Model *model;                // the file given: a model or a plan
   bool is_plan;
+  struct Safetensors *given;   // --weights FILE.safetensors
   Model *source;               // plans: the model whose weights it loads; NULL: not opened
   const ModelInput *inputs;    // of the model or plan; static dimensions in a plan
   size_t n_inputs;
