@@ -342,8 +342,25 @@ static Status match_all(Restore *r) {
 
 // ---- Writing ------------------------------------------------------------------------------------------------------------------
 
+// torch.nn.BatchNorm counts the batches that its running statistics have seen: is that the entry, and were the statistics trained?
+static bool is_batch_count(const Restore *r, const Weight *part) {
+  static const char count[] = ".num_batches_tracked";
+  size_t n = strlen(part->name), m = strlen(count);
+  if (n < m || strcmp(part->name + n - m, count) || type_elems(&part->type) != 1 || dtype_is_float(part->type.dtype)) return false;
+  const Weight *mean = safetensors_find(r->state, arena_printf(r->arena, "%.*s.running_mean", (int)(n - m), part->name));
+  return mean && entry_of(r, mean)->source != TORCH_NONE && entry_of(r, mean)->source != TORCH_KEPT;
+}
+
+static Status write_count(const Restore *r, SafetensorsWriter *writer, size_t at, const Weight *part) {
+  const CheckpointInfo *info = checkpoint_info(r->checkpoint);
+  int64_t bytes = 0;
+  element_write_int(&bytes, part->type.dtype, 0, weight_read_int(part, 0) + info->step * info->micro_per_rank);
+  return safetensors_write(writer, at, &bytes);
+}
+
 static Status write_entry(const Restore *r, SafetensorsWriter *writer, size_t at, const Weight *part) {
   const Entry *e = entry_of(r, part);
+  if (e->source == TORCH_KEPT && is_batch_count(r, part)) return write_count(r, writer, at, part);
   if (e->source == TORCH_KEPT) return safetensors_write(writer, at, part->bytes);
   const Weight *trained = trained_values(r, e->from.origin);
   if (type_elems(&trained->type) != type_elems(&e->from.origin->type))

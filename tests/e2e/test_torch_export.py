@@ -60,7 +60,9 @@ def wanted_state(folder, ref, state):
     ten = os.path.join(folder, "torch_state_10.safetensors")
     skip = ref.get("analytically_zero_gradient", {}).get("flat_index_ranges", {})
     if os.path.exists(ten):
-        return {k: v for k, v in load(ten).items()}, skip
+        # ONNX's running variance is that of the population; PyTorch's divides by one less.
+        onnx_buffers = os.path.join(folder, "buffers_10_onnx.safetensors")
+        return {**load(ten), **(load(onnx_buffers) if os.path.exists(onnx_buffers) else {})}, skip
     params, wanted = load(os.path.join(folder, "params_10.safetensors")), {}
     for name, values in params.items():
         entry = ref["param_map"].get(name, {"torch": name, "layout": "same"})

@@ -183,11 +183,30 @@ static void ambiguous(void **state) {
   checkpoint_close(checkpoint);
 }
 
+// The count goes on where the statistics were trained, and only there. Counts are 0: four zero bytes and four more.
+static void batch_count(void **state) {
+  const Named torch[] = {make("a.num_batches_tracked", 0, NULL, 0, 0), make("a.running_mean", 1, (int64_t[]){4}, 1, 1),
+                         make("b.num_batches_tracked", 0, NULL, 0, 0)};
+  Named with_counts[] = {torch[0], torch[1], torch[2]};
+  with_counts[0].type = with_counts[2].type = type_scalar(DTYPE_I64);
+  WeightOrigin origins[1] = {0};
+  TorchSummary summary;
+  Safetensors *out;
+  Checkpoint *checkpoint = make_checkpoint(&torch[1], origins, 1);
+  write_file(in_dir("torch.safetensors"), with_counts, 3);
+  assert_null(torch_state_export(checkpoint, in_dir("torch.safetensors"), in_dir("out.safetensors"), &summary));
+  assert_null(safetensors_open(in_dir("out.safetensors"), &out));
+  assert_int_equal(weight_read_int(safetensors_find(out, "a.num_batches_tracked"), 0), 1);
+  assert_int_equal(weight_read_int(safetensors_find(out, "b.num_batches_tracked"), 0), 0);
+  safetensors_close(out);
+  checkpoint_close(checkpoint);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(lstm, make_dir, remove_dir),  cmocka_unit_test_setup_teardown(gru, make_dir, remove_dir),
       cmocka_unit_test_setup_teardown(fused, make_dir, remove_dir), cmocka_unit_test_setup_teardown(ties, make_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(ambiguous, make_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(ambiguous, make_dir, remove_dir), cmocka_unit_test_setup_teardown(batch_count, make_dir, remove_dir),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
