@@ -237,8 +237,11 @@ Status sharding_read_node(Graph *graph, Node *node, const char *text) {
 
 // ---- For people ---------------------------------------------------------------------------------------------------------------
 
+enum { SHOWN_MAX = 64 };        // of a list
+
 static const char *ints_text(const int64_t *items, size_t n, Arena *arena) {
   const char *text = "";
+  if (n > SHOWN_MAX) return arena_printf(arena, "%s, ... (%zu)", ints_text(items, SHOWN_MAX, arena), n);
   for (size_t i = 0; i < n; i++) text = arena_printf(arena, "%s%s%lld", text, i ? "," : "", (long long)items[i]);
   return text;
 }
@@ -252,7 +255,7 @@ static const char *spec_text(const Node *node, const ShardingSpec *spec, Arena *
       text = arena_printf(arena, "%s%s%lld", text, k ? "x" : "", (long long)spec->axes[i].parts[k].shards);
   }
   text = arena_printf(arena, "%s%s devices %s", text, spec->n_axes ? " over" : " whole on", ints_text(spec->devices, spec->n_devices, arena));
-  for (size_t i = 0; i < spec->n_groups; i++) {
+  for (size_t i = 0; i < spec->n_groups && i < SHOWN_MAX; i++) {
     const DeviceGroup *g = &spec->groups[i];
     text = arena_printf(arena, "%s (%lld: %s)", text, (long long)g->key, ints_text(g->devices, g->n_devices, arena));
   }

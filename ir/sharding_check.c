@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph.h"
@@ -54,12 +55,6 @@ void sharding_check_configurations(const Graph *graph, Arena *arena, ShardingRep
 
 // ---- Devices of a spec --------------------------------------------------------------------------------------------------------
 
-static const DeviceGroup *find_group(const ShardingSpec *spec, int64_t key) {
-  for (size_t i = 0; i < spec->n_groups; i++)
-    if (spec->groups[i].key == key) return &spec->groups[i];
-  return NULL;
-}
-
 static void check_device(const Check *c, int64_t device, int64_t group, bool *seen) {
   if (!c->in || c->in->n_devices < 1) return;
   const char *where = group == SHARDING_ABSENT ? "" : arena_printf(c->arena, " (of group %" PRId64 ")", group);
@@ -70,28 +65,57 @@ static void check_device(const Check *c, int64_t device, int64_t group, bool *se
   else if (seen) seen[device] = true;
 }
 
-static void check_groups(const Check *c) {
+typedef struct GroupUse { const DeviceGroup *group; bool used; } GroupUse;
+
+static int compare_groups(const void *a, const void *b) {
+  const GroupUse *x = a, *y = b;
+  if (x->group->key != y->group->key) return x->group->key < y->group->key ? -1 : 1;
+  return x->group < y->group ? -1 : x->group > y->group;
+}
+
+// The groups by key, each key once.
+static size_t sort_groups(const Check *c, GroupUse **out) {
   const ShardingSpec *s = c->spec;
+  GroupUse *uses = ARENA_ARRAY(c->arena, GroupUse, s->n_groups);
+  for (size_t i = 0; i < s->n_groups; i++) uses[i].group = &s->groups[i];
+  if (s->n_groups) qsort(uses, s->n_groups, sizeof *uses, compare_groups);
+  size_t n = 0;
   for (size_t i = 0; i < s->n_groups; i++) {
-    const DeviceGroup *g = &s->groups[i];
-    bool used = false;
-    for (size_t k = 0; k < s->n_devices; k++) used |= s->devices[k] == g->key;
-    if (find_group(s, g->key) != g) defect(c, "group-repeated", "tensor '%s': device group %" PRId64 " is there twice", c->tensor->name, g->key);
-    else if (!g->n_devices) defect(c, "group-empty", "tensor '%s': device group %" PRId64 " has no devices", c->tensor->name, g->key);
-    else if (!used) defect(c, "group-unused", "tensor '%s': device group %" PRId64 " holds no shard", c->tensor->name, g->key);
+    if (n && uses[n - 1].group->key == uses[i].group->key)
+      defect(c, "group-repeated", "tensor '%s': device group %" PRId64 " is there twice", c->tensor->name, uses[i].group->key);
+    else uses[n++] = uses[i];
   }
+  *out = uses;
+  return n;
+}
+
+static GroupUse *find_group(GroupUse *uses, size_t n, int64_t key) {
+  size_t low = 0, high = n;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (uses[middle].group->key < key) low = middle + 1;
+    else high = middle;
+  }
+  return low < n && uses[low].group->key == key ? &uses[low] : NULL;
 }
 
 static void check_devices(const Check *c) {
   enum { SEEN_MAX = 1 << 20 };                          // more devices than that are checked for range only
   const ShardingSpec *s = c->spec;
   bool *seen = c->in && c->in->n_devices > 0 && c->in->n_devices <= SEEN_MAX ? ARENA_ARRAY(c->arena, bool, c->in->n_devices) : NULL;
+  GroupUse *groups;
+  size_t n_groups = sort_groups(c, &groups);
   if (!s->n_devices) defect(c, "devices-missing", "tensor '%s': the sharding names no device", c->tensor->name);
-  check_groups(c);
   for (size_t i = 0; i < s->n_devices; i++) {
-    const DeviceGroup *g = find_group(s, s->devices[i]);
-    for (size_t k = 0; g && k < g->n_devices; k++) check_device(c, g->devices[k], g->key, seen);
-    if (!g) check_device(c, s->devices[i], SHARDING_ABSENT, seen);
+    GroupUse *g = find_group(groups, n_groups, s->devices[i]);
+    if (g && g->used) defect(c, "device-repeated", "tensor '%s': device group %" PRId64 " holds two shards", c->tensor->name, g->group->key);
+    for (size_t k = 0; g && !g->used && k < g->group->n_devices; k++) check_device(c, g->group->devices[k], g->group->key, seen);
+    if (g) g->used = true;
+    else check_device(c, s->devices[i], SHARDING_ABSENT, seen);
+  }
+  for (size_t i = 0; i < n_groups; i++) {
+    if (!groups[i].group->n_devices) defect(c, "group-empty", "tensor '%s': device group %" PRId64 " has no devices", c->tensor->name, groups[i].group->key);
+    else if (!groups[i].used) defect(c, "group-unused", "tensor '%s': device group %" PRId64 " holds no shard", c->tensor->name, groups[i].group->key);
   }
 }
 
@@ -221,6 +245,11 @@ void sharding_check_node(const Graph *graph, const Node *node, Arena *arena, Sha
         break;
       }
     check_stage(&c, s);
+    if (s->n_specs > 2 * ((size_t)node->n_inputs + (size_t)node->n_outputs)) {     // far too many: this bounds the time of the loops below
+      defect(&c, "sharding-repeated", "%zu shardings in configuration '%s' for %d inputs and %d outputs", s->n_specs, shown(s->configuration),
+             node->n_inputs, node->n_outputs);
+      continue;
+    }
     for (size_t k = 0; k < s->n_specs; k++) check_spec(&c, s, k);
   }
 }

@@ -166,6 +166,8 @@ DEFECTS = [
     ("device-range", spec_defect(sharding("w1", [-1], groups=[(-1, [0, 7])]))),
     ("device-repeated", spec_defect(sharding("w1", [1, 1], [(1, 2)]))),
     ("device-repeated", spec_defect(sharding("w1", [-1, 2], [(1, 2)], [(-1, [2, 3])]))),
+    ("device-repeated", spec_defect(sharding("w1", [-1, -1], [(1, 2)], [(-1, [2, 3])]))),
+    ("sharding-repeated", lambda m: m.graph.node[0].device_configurations[0].sharding_spec.extend([sharding("w1", [0])] * 1000)),
     ("group-repeated", spec_defect(sharding("w1", [-1], groups=[(-1, [0]), (-1, [1])]))),
     ("group-empty", spec_defect(sharding("w1", [-1], groups=[(-1, [])]))),
     ("group-unused", spec_defect(sharding("w1", [0], groups=[(-1, [1])]))),
