@@ -73,7 +73,8 @@ Status sharding_import_configurations(Graph *graph, Bytes model) {
     ProtobufCMessage *decoded;
     TRY(wire_decode(w.bytes, &onnx__device_configuration_proto__descriptor, 0, graph->arena, &decoded));
     const Onnx__DeviceConfigurationProto *from = (const void *)decoded;
-    DeviceConfiguration c = {from->name, from->has_num_devices ? from->num_devices : SHARDING_ABSENT, (const char *const *)from->device, from->n_device};
+    int64_t n_devices = from->has_num_devices ? from->num_devices : SHARDING_ABSENT;
+    DeviceConfiguration c = {from->name, n_devices, (const char *const *)from->device, from->n_device};
     ARENA_PUSH(graph->arena, configurations, graph->n_configurations, capacity, c);
   }
   graph->configurations = configurations;

@@ -114,8 +114,9 @@ static void check_devices(const Check *c) {
     else check_device(c, s->devices[i], SHARDING_ABSENT, seen);
   }
   for (size_t i = 0; i < n_groups; i++) {
-    if (!groups[i].group->n_devices) defect(c, "group-empty", "tensor '%s': device group %" PRId64 " has no devices", c->tensor->name, groups[i].group->key);
-    else if (!groups[i].used) defect(c, "group-unused", "tensor '%s': device group %" PRId64 " holds no shard", c->tensor->name, groups[i].group->key);
+    int64_t key = groups[i].group->key;
+    if (!groups[i].group->n_devices) defect(c, "group-empty", "tensor '%s': device group %" PRId64 " has no devices", c->tensor->name, key);
+    else if (!groups[i].used) defect(c, "group-unused", "tensor '%s': device group %" PRId64 " holds no shard", c->tensor->name, key);
   }
 }
 
@@ -144,10 +145,12 @@ static int64_t check_axis(const Check *c, const ShardedAxis *a, int64_t dim) {
     int64_t n = p->size != SHARDING_ABSENT ? p->size : a->n_parts == 1 ? dim : -1;
     size = n < 0 || size < 0 ? -1 : times(size, n);
     if (n >= 0 && n % p->shards)
-      defect(c, "indivisible", "tensor '%s': %" PRId64 " elements on axis %" PRId64 " do not make %" PRId64 " equal shards", tensor, n, a->axis, p->shards);
+      defect(c, "indivisible", "tensor '%s': %" PRId64 " elements on axis %" PRId64 " do not make %" PRId64 " equal shards", tensor, n, a->axis,
+             p->shards);
   }
   if (a->n_parts && size >= 0 && dim >= 0 && size != dim)
-    defect(c, "dimension", "tensor '%s': the sharding of axis %" PRId64 " covers %" PRId64 " elements, the axis has %" PRId64, tensor, a->axis, size, dim);
+    defect(c, "dimension", "tensor '%s': the sharding of axis %" PRId64 " covers %" PRId64 " elements, the axis has %" PRId64, tensor, a->axis, size,
+           dim);
   return a->n_parts ? shards : 0;
 }
 
@@ -174,17 +177,19 @@ static void check_axes(const Check *c) {
     shards = times(shards, check_axis(c, a, dim));
   }
   if (shards && s->n_devices && (int64_t)s->n_devices != shards)
-    defect(c, "shards-devices", "tensor '%s' is cut into %" PRId64 " shards for %zu devices or groups of devices", c->tensor->name, shards, s->n_devices);
+    defect(c, "shards-devices", "tensor '%s' is cut into %" PRId64 " shards for %zu devices or groups of devices", c->tensor->name, shards,
+           s->n_devices);
 }
 
 // ---- A node -------------------------------------------------------------------------------------------------------------------
 
+static bool same_ints(const int64_t *a, size_t n_a, const int64_t *b, size_t n_b) { return n_a == n_b && (!n_a || !memcmp(a, b, n_a * sizeof *a)); }
+
 static bool same_spec(const ShardingSpec *a, const ShardingSpec *b) {
-  if (a->n_devices != b->n_devices || a->n_groups != b->n_groups || a->n_axes != b->n_axes) return false;
-  if (a->n_devices && memcmp(a->devices, b->devices, a->n_devices * sizeof *a->devices)) return false;
+  if (a->n_groups != b->n_groups || a->n_axes != b->n_axes || !same_ints(a->devices, a->n_devices, b->devices, b->n_devices)) return false;
   for (size_t i = 0; i < a->n_groups; i++) {
     const DeviceGroup *x = &a->groups[i], *y = &b->groups[i];
-    if (x->key != y->key || x->n_devices != y->n_devices || (x->n_devices && memcmp(x->devices, y->devices, x->n_devices * sizeof *x->devices))) return false;
+    if (x->key != y->key || !same_ints(x->devices, x->n_devices, y->devices, y->n_devices)) return false;
   }
   for (size_t i = 0; i < a->n_axes; i++) {
     if (a->axes[i].axis != b->axes[i].axis || a->axes[i].n_parts != b->axes[i].n_parts) return false;

@@ -43,7 +43,8 @@ static Status check_loss(const Graph *g, const Value *loss) {
   char type[240];
   type_text(&loss->type, type, sizeof type);
   if (!dtype_is_float(loss->type.dtype))
-    FAIL(UNSUPPORTED, NULL, "the loss '%s' is %s: integers have no gradient. --loss-output takes a float of one element; outputs are %s", loss->name, type,
+    FAIL(UNSUPPORTED, NULL, "the loss '%s' is %s: integers have no gradient. --loss-output takes a float of one element; outputs are %s",
+         loss->name, type,
          outputs_text(g));
   if (type_elems(&loss->type) != 1)
     FAIL(UNSUPPORTED, NULL,
@@ -125,8 +126,8 @@ static Status add_loss(Graph *g, const CompileOptions *options, Value **out) {
   else TRY(find_scores(g, &scores));
   if (!dtype_is_float(scores->type.dtype) || scores->type.rank < 2) {
     char type[240];
-    FAIL(USAGE, NULL, "--loss-output %s is %s; scores for --loss cross_entropy are floats of shape [..., classes] or [samples, classes, ...]", scores->name,
-         type_text(&scores->type, type, sizeof type));
+    FAIL(USAGE, NULL, "--loss-output %s is %s; scores for --loss cross_entropy are floats of shape [..., classes] or [samples, classes, ...]",
+         scores->name, type_text(&scores->type, type, sizeof type));
   }
   TRY(find_labels(g, options, scores, &labels, &axis));
   return add_cross_entropy(g, scores, axis, labels, out);
@@ -160,7 +161,8 @@ static Status check_reached(const Graph *g) {
     FAIL(UNSUPPORTED, NULL,
          "none of the %" PRId64 " trainable parameters ('%s', ...) reaches the loss '%s'; choose another with --loss-output, or check --params",
          n_trainable, example, g->loss->name);
-  FAIL(UNSUPPORTED, NULL, "no parameter trains: the graph has %" PRId64 " parameters, all frozen, and constants; choose with --params PATTERN", n_params);
+  FAIL(UNSUPPORTED, NULL, "no parameter trains: the graph has %" PRId64 " parameters, all frozen, and constants; choose with --params PATTERN",
+       n_params);
 }
 
 Status pass_attach_loss(Graph *graph, const CompileOptions *options) {

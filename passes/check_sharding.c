@@ -26,7 +26,8 @@ Status pass_check_sharding(Graph *graph, const CompileOptions *options) {
   sharding_check_configurations(graph, graph->arena, note, &found);
   for (size_t i = 0; i < graph->n_nodes; i++) sharding_check_node(graph, graph->nodes[i], graph->arena, note, &found);
   Status status = fclose(found.to) ? status_fail(STATUS_RESOURCE, NULL, "out of memory") : STATUS_OK;
-  if (!status && found.n > DEFECTS_SHOWN) status = status_fail(STATUS_MALFORMED, NULL, "%d problems:%s\n  and %d more", found.n, text, found.n - DEFECTS_SHOWN);
+  if (!status && found.n > DEFECTS_SHOWN)
+    status = status_fail(STATUS_MALFORMED, NULL, "%d problems:%s\n  and %d more", found.n, text, found.n - DEFECTS_SHOWN);
   else if (!status && found.n > 1) status = status_fail(STATUS_MALFORMED, NULL, "%d problems:%s", found.n, text);
   else if (!status && found.n) status = status_fail(STATUS_MALFORMED, NULL, "%s", text + strspn(text, "\n "));
   free(text);

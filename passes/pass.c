@@ -175,7 +175,8 @@ static Status write_reproducer(const PassRun *run, const Pass *pass, const char 
 static Status run_reproducible(Graph *graph, const Pass *pass, const CompileOptions *options, const PassRun *run, Arena *arena) {
   char *before, folder[4096];
   const char *slash = options->model_path ? strrchr(options->model_path, '/') : NULL;
-  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - options->model_path) + (slash == options->model_path) : 1, slash ? options->model_path : ".");
+  int folder_bytes = slash ? (int)(slash - options->model_path) + (slash == options->model_path) : 1;
+  snprintf(folder, sizeof folder, "%.*s", folder_bytes, slash ? options->model_path : ".");
   TRY(text_guarded(graph, &(PrintOptions){.base_dir = folder}, arena, &before));
   Status s = run_pass(graph, pass, options, run, arena);
   return s && status_code(s) != STATUS_USAGE ? write_reproducer(run, pass, options->model_path ? folder : NULL, before, s) : s;

@@ -29,7 +29,8 @@ json_t *origins_to_json(const WeightOrigin *origins, size_t n) {
 
 static Status read_type(const char *name, const char *dtype, const json_t *dims, Type *out) {
   *out = (Type){.dtype = dtype_from_name(dtype), .rank = (int)json_array_size(dims)};
-  if (!out->dtype || !json_is_array(dims) || json_array_size(dims) > RANK_MAX) FAIL(MALFORMED, NULL, "initializer '%s': unknown dtype or wrong dims", name);
+  if (!out->dtype || !json_is_array(dims) || json_array_size(dims) > RANK_MAX)
+    FAIL(MALFORMED, NULL, "initializer '%s': unknown dtype or wrong dims", name);
   for (int d = 0; d < out->rank; d++) out->dims[d] = json_integer_value(json_array_get(dims, (size_t)d));
   return status_context(type_check(out, NULL), "initializer '%s'", name);
 }
@@ -38,8 +39,8 @@ static Status origin_from_json(json_t *json, Arena *arena, WeightOrigin *out) {
   const char *name, *dtype, *hash, *gates = NULL;
   json_t *dims, *folded = NULL;
   json_error_t error;
-  if (json_unpack_ex(json, &error, 0, "{s:s, s:s, s:o, s:s, s?o, s?s}", "name", &name, "dtype", &dtype, "dims", &dims, "xxh3_128", &hash, "folded_from",
-                     &folded, "gates", &gates))
+  if (json_unpack_ex(json, &error, 0, "{s:s, s:s, s:o, s:s, s?o, s?s}", "name", &name, "dtype", &dtype, "dims", &dims, "xxh3_128", &hash,
+                     "folded_from", &folded, "gates", &gates))
     FAIL(MALFORMED, NULL, "initializers: %s", error.text);
   *out = (WeightOrigin){.name = arena_string(arena, name), .gates = arena_string(arena, gates)};
   TRY(read_type(name, dtype, dims, &out->type));

@@ -100,7 +100,8 @@ static void take_apart(const Holding *h, const Weight *part, const void *trained
   }
   for (int p = 0; h->parts[p] != part; p++) at += type_elems(&h->parts[p]->type);
   int64_t gate = type_elems(&part->type) / n_gates, part_width = dtype_bytes(part->type.dtype);
-  for (int i = 0; i < n_gates; i++, at += gate) elements_convert(out + order[i] * gate * part_width, part->type.dtype, flat + at * width, dtype, gate);
+  for (int i = 0; i < n_gates; i++, at += gate)
+    elements_convert(out + order[i] * gate * part_width, part->type.dtype, flat + at * width, dtype, gate);
 }
 
 static bool fills(const Holding *h) {
@@ -252,7 +253,8 @@ static Status match_folded(Restore *r, const WeightOrigin *origin) {
     if (e->source != TORCH_NONE) continue;
     if (proved) settle(r, h.parts[p], TORCH_FOLDED, &h);
     else if (!e->why)
-      e->why = arena_printf(r->arena, "the exporter folded it into '%s', whose contents are not those of the state file, as they are or transposed", origin->name);
+      e->why = arena_printf(r->arena, "the exporter folded it into '%s', whose contents are not those of the state file, as they are or transposed",
+                            origin->name);
   }
   return STATUS_OK;
 }
@@ -323,7 +325,8 @@ static Status match_by_contents(Restore *r, const Weight *part) {
   Entry *e = entry_of(r, part);
   TRY(find_candidates(r, part, &c));
   if (c.n == 1) settle(r, part, TORCH_CONTENTS, &c.best);
-  else if (c.n > 1) e->why = arena_printf(r->arena, "%d initializers began with its contents, '%s' among them, and no name decides", c.n, c.best.origin->name);
+  else if (c.n > 1) e->why = arena_printf(r->arena, "%d initializers began with its contents, '%s' among them, and no name decides", c.n,
+                                       c.best.origin->name);
   else if (!e->why) e->why = "no initializer has its name, and none began with its contents";
   return STATUS_OK;
 }
@@ -446,7 +449,8 @@ static Status restore(Restore *r, const char *out_path, TorchSummary *out) {
 
 Status torch_state_export(const Checkpoint *checkpoint, const char *state_path, const char *out_path, TorchSummary *out) {
   const CheckpointInfo *info = checkpoint_info(checkpoint);
-  if (!info->n_origins) FAIL(UNSUPPORTED, NULL, "the checkpoint does not say what its model's initializers began with: save it anew with 'tessera run --resume'");
+  if (!info->n_origins)
+    FAIL(UNSUPPORTED, NULL, "the checkpoint does not say what its model's initializers began with: save it anew with 'tessera run --resume'");
   Safetensors *state = NULL;
   Arena *arena = arena_create(0);
   if (!arena) FAIL(RESOURCE, NULL, "out of memory");

@@ -103,10 +103,12 @@ static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
   char *unit;
   errno = 0;
   double v = strtod(text, &unit), scale = 0;
-  if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno) FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);
+  if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno)
+    FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);
   for (size_t i = 0; i < sizeof units / sizeof *units; i++)
     if (!strcmp(units[i].name, unit + (*unit == ' '))) scale = units[i].bytes;
-  if (scale == 0) FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", row->name, text);
+  if (scale == 0)
+    FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", row->name, text);
   v *= scale;
   if (v != floor(v)) FAIL(USAGE, NULL, "--%s: '%s' is no whole number of bytes", row->name, text);
   if (v < row->min || v > row->max) FAIL(USAGE, NULL, "--%s: %.0f bytes are outside %.0f..%.0f", row->name, v, row->min, row->max);

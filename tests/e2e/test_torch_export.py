@@ -20,7 +20,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "I64": np.int64, "I32": np.int32, "U8": np.uint8, "BOOL": np.bool_}
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
+          "I64": np.int64, "I32": np.int32, "U8": np.uint8, "BOOL": np.bool_}
 
 
 def load(path):
@@ -29,7 +30,8 @@ def load(path):
     n = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + n])
     header.pop("__metadata__", None)
-    return {k: np.frombuffer(data[8 + n:][v["data_offsets"][0]:v["data_offsets"][1]], DTYPES[v["dtype"]]).reshape(v["shape"]) for k, v in header.items()}
+    body = data[8 + n:]
+    return {k: np.frombuffer(body[slice(*v["data_offsets"])], DTYPES[v["dtype"]]).reshape(v["shape"]) for k, v in header.items()}
 
 
 def optimizer_arguments(ref):
@@ -92,7 +94,8 @@ def check_folder(folder, tmp):
             return
         export(saved, state_path, out)
         a, b = load(state_path), load(out)
-        check(sorted(a) == sorted(b) and all(a[k].tobytes() == b[k].tobytes() and a[k].shape == b[k].shape for k in a), name + ": untrained weights differ")
+        same = sorted(a) == sorted(b) and all(a[k].tobytes() == b[k].tobytes() and a[k].shape == b[k].shape for k in a)
+        check(same, name + ": untrained weights differ")
         print("%-20s %3d entries, as they were" % (name, len(a)))
         return
     p = train(folder, ref, saved)
@@ -104,7 +107,8 @@ def check_folder(folder, tmp):
     state, got = load(state_path), load(out)
     check(list(state) == list(got) or sorted(state) == sorted(got), "%s: entries %s" % (name, sorted(set(state) ^ set(got))))
     for key in state:
-        check(got[key].shape == state[key].shape and got[key].dtype == state[key].dtype, "%s: '%s' is %s %s" % (name, key, got[key].dtype, got[key].shape))
+        good = got[key].shape == state[key].shape and got[key].dtype == state[key].dtype
+        check(good, "%s: '%s' is %s %s" % (name, key, got[key].dtype, got[key].shape))
     wanted, skip = wanted_state(folder, ref, state)
     bound = max(1e-4, 10 * ref.get("f32_vs_f64", {}).get("params10_max_rel_l2", 0))
     worst, who, compared = 0.0, "", 0
@@ -133,7 +137,8 @@ def check_variations(tmp):
     a, b = sorted(k for k in state if state[k].ndim == 2)[:2]
     biases = sorted(k for k in state if state[k].ndim == 1)
     # Other names; transposed; reshaped; wider; twice; a counter: contents tell.
-    varied = {"x.first": state[a].T.copy(), "x.second": state[b].reshape(1, -1), "x.again": state[b].astype(np.float64), "steps": np.array(7, np.int64)}
+    varied = {"x.first": state[a].T.copy(), "x.second": state[b].reshape(1, -1), "x.again": state[b].astype(np.float64),
+              "steps": np.array(7, np.int64)}
     varied.update({k: state[k] for k in biases})
     save_file(varied, path)
     export(saved, path, out)

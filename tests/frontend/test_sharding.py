@@ -76,7 +76,8 @@ def annotated_model():
     model.configuration.add(name="tp", num_devices=4, device=["gpu0", "gpu1", "gpu2", "gpu3"])
     model.configuration.add(name="pp", num_devices=2)
     first, relu, second, mean = model.graph.node
-    annotate(first, "tp", [sharding("x", [-1], groups=[(-1, [0, 1, 2, 3])]), sharding("w1", [0, 1, 2, 3], [(1, 4)]), sharding("a", [0, 1, 2, 3], [(-1, 4)])])
+    annotate(first, "tp", [sharding("x", [-1], groups=[(-1, [0, 1, 2, 3])]), sharding("w1", [0, 1, 2, 3], [(1, 4)]),
+                           sharding("a", [0, 1, 2, 3], [(-1, 4)])])
     annotate(relu, "tp", [sharding("a", [-1, -2], [(0, [(8, 2)])], [(-1, [0, 1]), (-2, [2, 3])])])
     annotate(second, "tp", [sharding("w2", [3, 2, 1, 0], [(0, [(2, 2), (6, 1)]), (1, [("n", 2)])])])
     for node, stage in ((first, 0), (relu, 0), (second, 1), (mean, 1)):

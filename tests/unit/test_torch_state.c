@@ -69,9 +69,10 @@ static Checkpoint *make_checkpoint(const Named *initial, WeightOrigin *origins, 
   }
   write_file(in_dir("params.safetensors"), trained, n);
   write_file(in_dir("state.safetensors"), NULL, 0);
-  json_t *meta = json_pack("{s:i, s:i, s:i, s:i, s:{s:s, s:s}, s:{s:s, s:s, s:s, s:i, s:i, s:i}, s:o, s:{s:o, s:o}}", "tessera_checkpoint", 1, "step", 1,
-                           "seed", 0, "next_batch", 0, "model", "path", "", "fingerprint", "", "recipe", "optimizer", "sgd", "precision", "f32", "reduce",
-                           "micro", "zero", 0, "ranks", 1, "micro_per_rank", 1, "initializers", origins_to_json(origins, n), "files", "params.safetensors",
+  json_t *meta = json_pack("{s:i, s:i, s:i, s:i, s:{s:s, s:s}, s:{s:s, s:s, s:s, s:i, s:i, s:i}, s:o, s:{s:o, s:o}}", "tessera_checkpoint", 1,
+                           "step", 1, "seed", 0, "next_batch", 0, "model", "path", "", "fingerprint", "", "recipe", "optimizer", "sgd", "precision",
+                           "f32", "reduce", "micro", "zero", 0, "ranks", 1, "micro_per_rank", 1, "initializers", origins_to_json(origins, n),
+                           "files", "params.safetensors",
                            file_json(in_dir("params.safetensors")), "state.safetensors", file_json(in_dir("state.safetensors")));
   assert_non_null(meta);
   assert_int_equal(json_dump_file(meta, in_dir("meta.json"), 0), 0);
