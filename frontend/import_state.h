@@ -195,6 +195,10 @@ MUST_USE Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out
 void form_bind_inputs(Import *import);       // inputs with given values, and seeds, become constants
 void form_finish(Import *import);            // parameters, gradients, loss and optimizer of a graph that contains its training
 
+// ---- param_ties.c ----
+void tie_params(Import *import);                // --tie A=B, also where B is A transposed
+void warn_of_sharing(Import *import);           // parameters that an exporter may have merged or torn apart; after roles are assigned
+
 // ---- param_rule.c ----
 bool names_match(const char *patterns, const char *name);
 // Roles, trainable and doc of every initializer.

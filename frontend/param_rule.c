@@ -234,29 +234,10 @@ static void decide(Rule *rule, Value *v) {
   }
 }
 
-static void tie(Import *import, const Tie *t) {
-  Graph *g = import->graph;
-  Value *kept = graph_find_value(g, t->kept), *tied = graph_find_value(g, t->tied);
-  const char *missing = !kept || !kept->weight ? t->kept : !tied || !tied->weight ? t->tied : NULL;
-  if (missing) {
-    import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: there is no initializer '%s'", t->kept, t->tied, missing);
-    return;
-  }
-  char a[160], b[160];
-  if (!type_equal(&kept->type, &tied->type)) {
-    import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: their types differ: %s and %s", t->kept, t->tied, type_text(&kept->type, a, sizeof a),
-                   type_text(&tied->type, b, sizeof b));
-    return;
-  }
-  if (memcmp(kept->weight->bytes, tied->weight->bytes, (size_t)value_bytes(kept)))
-    import_warning(import, "--tie %s=%s: their contents differ; training starts from '%s'", t->kept, t->tied, t->kept);
-  graph_replace_uses(g, tied, kept);
-}
-
 void assign_roles(Import *import) {
   Graph *g = import->graph;
   const OnnxGraph *onnx = &import->onnx.graph;
-  for (size_t i = 0; i < import->options->n_ties; i++) tie(import, &import->options->ties[i]);
+  tie_params(import);
   check_patterns(import, "--params", import->options->params);
   check_patterns(import, "--freeze", import->options->freeze);
   Rule rule = {.import = import, .uses = collect_uses(g, import->arena), .reaches = find_reaching(import), .budget = RULE_STEPS_MAX};
@@ -273,5 +254,6 @@ void assign_roles(Import *import) {
     Value *v = graph_find_value(g, import->form.given[i]->name);
     if (v && v->weight) decide(&rule, v);
   }
+  warn_of_sharing(import);
   if (rule.budget <= 0) import_problem(import, STATUS_RESOURCE, NULL, "finding the parameters takes more than %d steps; name them with --params", RULE_STEPS_MAX);
 }

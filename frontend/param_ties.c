@@ -1,0 +1,145 @@
+// What exporters do to the identity of parameters. They merge initializers of equal contents (fresh LayerNorm weights, cloned layers), so that
+// parameters which PyTorch keeps apart train as one; and they fold Transpose(weight), so that a tied embedding and head come apart. The graph
+// is followed as it stands; these are warnings with what to do, and --tie puts together what was torn apart.
+#include <inttypes.h>
+#include <string.h>
+
+#include "../kernels/ops.h"
+#include "import_state.h"
+
+static bool is_transposed(const Type *a, const Type *b) {
+  return a->dtype == b->dtype && a->rank == 2 && b->rank == 2 && a->dims[0] == b->dims[1] && a->dims[1] == b->dims[0];
+}
+
+// Equal contents, element by element (b transposed when asked); reads both only as far as they agree.
+static bool same_contents(const Weight *a, const Weight *b, bool transposed) {
+  int64_t width = dtype_bytes(a->type.dtype);
+  if (!transposed) return !memcmp(a->bytes, b->bytes, (size_t)type_bytes(&a->type));
+  int64_t rows = a->type.dims[0], columns = a->type.dims[1];
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++)
+      if (memcmp((const char *)a->bytes + (r * columns + c) * width, (const char *)b->bytes + (c * rows + r) * width, (size_t)width)) return false;
+  return true;
+}
+
+static bool is_uniform(const Weight *w) {
+  int64_t width = dtype_bytes(w->type.dtype), n = type_elems(&w->type);
+  for (int64_t i = 1; i < n; i++)
+    if (memcmp(w->bytes, (const char *)w->bytes + i * width, (size_t)width)) return false;
+  return true;
+}
+
+// ---- --tie --------------------------------------------------------------------------------------------------------------------
+
+// Transpose(kept), in front of everything.
+static Value *transposed(Graph *g, Value *kept, const Value *tied) {
+  Node *n = graph_make_node(g, &op_Transpose, arena_printf(g->arena, "%s.transposed", kept->name), 1, &kept, 1, NULL);
+  attr_set(g, n, &(AttrInit)A_INTS("perm", ((const int64_t[]){1, 0}), 2));
+  n->outputs[0]->type = tied->type;
+  Node **nodes = ARENA_ARRAY(g->arena, Node *, g->n_nodes + 1);
+  nodes[0] = n;
+  memcpy(nodes + 1, g->nodes, sizeof *nodes * g->n_nodes);
+  g->nodes = nodes;
+  g->nodes_capacity = ++g->n_nodes;
+  for (size_t i = 0; i < g->n_nodes; i++) nodes[i]->id = (uint32_t)i;
+  return n->outputs[0];
+}
+
+static void tie(Import *import, const Tie *t) {
+  Graph *g = import->graph;
+  Value *kept = graph_find_value(g, t->kept), *tied = graph_find_value(g, t->tied);
+  const char *missing = !kept || !kept->weight ? t->kept : !tied || !tied->weight ? t->tied : NULL;
+  if (missing) {
+    import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: there is no initializer '%s'", t->kept, t->tied, missing);
+    return;
+  }
+  bool turned = !type_equal(&kept->type, &tied->type);
+  if (turned && !is_transposed(&kept->type, &tied->type)) {
+    char a[160], b[160];
+    import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: their types are neither equal nor transposed: %s and %s", t->kept, t->tied,
+                   type_text(&kept->type, a, sizeof a), type_text(&tied->type, b, sizeof b));
+    return;
+  }
+  if (!same_contents(kept->weight, tied->weight, turned))
+    import_warning(import, "--tie %s=%s: their contents differ; training starts from '%s'", t->kept, t->tied, t->kept);
+  graph_replace_uses(g, tied, turned ? transposed(g, kept, tied) : kept);
+}
+
+void tie_params(Import *import) {
+  for (size_t i = 0; i < import->options->n_ties; i++) tie(import, &import->options->ties[i]);
+}
+
+// ---- Warnings -----------------------------------------------------------------------------------------------------------------
+
+static bool trains(const Value *v) { return v->role == ROLE_PARAM && v->trainable && !v->producer && v->weight && v->weight->bytes && type_elems(&v->type) > 1; }
+
+// Operators that cut or move a parameter say nothing about what it is for.
+static bool moves(const Op *op) {
+  const Op *const all[] = {&op_Slice, &op_Split, &op_Gather, &op_Reshape, &op_Transpose, &op_Concat, &op_Identity, &op_Squeeze, &op_Unsqueeze, &op_Cast,
+                           &op_Shape, &op_Expand, &op_Flatten};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (all[i] == op) return true;
+  return false;
+}
+
+// How many nodes of its first user's operator read each value at the first user's input; indexed by value id.
+static uint32_t *count_alike(const Import *import) {
+  const Graph *g = import->graph;
+  Arena *arena = import->arena;
+  uint32_t *alike = ARENA_ARRAY(arena, uint32_t, g->n_values);
+  const Op **op = ARENA_ARRAY(arena, const Op *, g->n_values);
+  int *input = ARENA_ARRAY(arena, int, g->n_values);
+  for (size_t i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i]->n_inputs; k++) {
+      const Value *v = g->nodes[i]->inputs[k];
+      if (!v || moves(g->nodes[i]->op)) continue;
+      if (!op[v->id]) {
+        op[v->id] = g->nodes[i]->op;
+        input[v->id] = k;
+      }
+      alike[v->id] += op[v->id] == g->nodes[i]->op && input[v->id] == k;
+    }
+  return alike;
+}
+
+static void warn_of_merged(Import *import) {
+  const Graph *g = import->graph;
+  const uint32_t *alike = count_alike(import);
+  const Value *first = NULL;
+  size_t n = 0;
+  for (size_t i = 0; i < g->n_values; i++) {
+    const Value *v = g->values[i];
+    if (!trains(v) || alike[v->id] < 2) continue;
+    if (!first || (is_uniform(v->weight) && !is_uniform(first->weight))) first = v;
+    n++;
+  }
+  if (!n) return;
+  import_warning(import,
+                 "%zu parameter%s used alike by several nodes ('%s' by %" PRIu32 "): each trains as one. Exporters merge initializers of equal contents; "
+                 "if PyTorch has them apart, make them differ before the export: for p in model.parameters(): p.data.add_(1e-6 * torch.randn_like(p))",
+                 n, n == 1 ? " is" : "s are", first->name, alike[first->id]);
+}
+
+// Two parameters of equal contents that are not uniform: torn apart by the exporter, most likely. Contents differ early for nearly all pairs.
+static void warn_of_torn(Import *import) {
+  enum { PAIRS_MAX = 1 << 20 };
+  const Graph *g = import->graph;
+  const Value **params = ARENA_ARRAY(import->arena, const Value *, g->n_values);
+  size_t n = 0;
+  for (size_t i = 0; i < g->n_values; i++)
+    if (trains(g->values[i]) && g->values[i]->type.rank == 2) params[n++] = g->values[i];
+  int64_t pairs = 0;
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = i + 1; k < n && ++pairs < PAIRS_MAX; k++) {
+      bool equal = type_equal(&params[i]->type, &params[k]->type), turned = is_transposed(&params[i]->type, &params[k]->type);
+      bool same = (equal && same_contents(params[i]->weight, params[k]->weight, false)) || (turned && same_contents(params[i]->weight, params[k]->weight, true));
+      if (!same || is_uniform(params[i]->weight)) continue;
+      import_warning(import, "parameters '%s' and '%s' start equal%s and train apart; if they are one in PyTorch: --tie '%s=%s'", params[i]->name,
+                     params[k]->name, equal ? "" : " (one is the other transposed)", params[i]->name, params[k]->name);
+    }
+}
+
+void warn_of_sharing(Import *import) {
+  warn_of_merged(import);
+  warn_of_torn(import);
+}
