@@ -192,6 +192,7 @@ void upgrade_node(Draft *draft);
 MUST_USE Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out);
 
 // ---- training_graph.c ----
+MUST_USE Status form_check_given(const Form *form);    // USAGE when parameters that are inputs have no values
 void form_bind_inputs(Import *import);       // inputs with given values, and seeds, become constants
 void form_finish(Import *import);            // parameters, gradients, loss and optimizer of a graph that contains its training
 

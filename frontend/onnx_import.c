@@ -180,7 +180,7 @@ static size_t data_inputs(const OnnxGraph *graph, const Form *form, Arena *arena
   size_t n = 0;
   for (size_t i = 0; i < graph->head->n_input; i++) {
     const char *name = text_or_empty(graph->head->input[i]->name);
-    if (form_given(form, name) || name_listed(&form->dropped, name) || name_listed(&form->seeds, name)) continue;
+    if (form_given(form, name) || name_listed(&form->dropped, name) || name_listed(&form->seeds, name) || form_lacks(form, name)) continue;
     if (!graph->n_initializers || !bsearch(&name, names, graph->n_initializers, sizeof *names, compare_names)) infos[n++] = graph->head->input[i];
   }
   *out = infos;
@@ -357,6 +357,7 @@ static Status import_model(Import *import) {
   check_versions(import);
   if (import->n_problems) return import_verdict(import);
   TRY(form_detect(import->model, &import->onnx, import->arena, &import->form));
+  TRY(form_check_given(&import->form));
   Graph *g = import->graph = graph_create(import->arena, import->onnx.graph.head->name);
   g->ir_version = import->onnx.head->ir_version;
   TRY(sharding_import_configurations(g, import->model->file));

@@ -135,6 +135,7 @@ static bool check_standard(Site *site) {
   if (!schema_knows_domain(domain)) return true;
   const SchemaOp *schema = schema_find(domain, op, (int)(opset < INT_MAX ? opset : INT_MAX));
   const SchemaOp *ever = schema ? schema : schema_find(domain, op, INT_MAX);
+  if (!ever && import->form.kind == FORM_ORT && op_find("com.microsoft", op)) return true;      // ONNX Runtime leaves its domain out at some of its own
   if (!ever) import_problem(import, STATUS_MALFORMED, label, "%s is no operator of %s", op, *domain ? domain : "ai.onnx");
   else if (!schema) import_problem(import, STATUS_MALFORMED, label, "%s does not exist at opset %" PRId64 ", which the model imports", op, opset);
   else if (schema->deprecated) import_problem(import, STATUS_MALFORMED, label, "%s was removed in opset %d; the model imports %" PRId64, op, schema->since, opset);
@@ -194,6 +195,7 @@ static void import_row_node(const Site *site) {
   const Onnx__NodeProto *head = site->from->head;
   const char *name = text_or_empty(head->op_type), *domain = onnx_domain(head->domain);
   const Op *op = op_find(domain, name_today(domain, name));
+  if (!op && site->import->form.kind == FORM_ORT) op = op_find("com.microsoft", name);
   if (!op) {
     import_problem(site->import, STATUS_UNSUPPORTED, site->label, "operator %s%s%s is not supported%s", domain, *domain ? "::" : "", name,
                    *domain && !schema_knows_domain(domain) ? ", and the model defines no such function" : "");

@@ -129,6 +129,11 @@ const Weight *form_given(const Form *form, const char *name) {
   return found ? *found : NULL;
 }
 
+bool form_lacks(const Form *form, const char *name) {
+  bool all = form->kind == FORM_ORT || form->kind == FORM_JOINT || (form->kind == FORM_ADJOINT && !form->n_given);
+  return all && name_listed(&form->trained, name) && !form_given(form, name);
+}
+
 static Status find_given(Model *model, Arena *arena, Form *form) {
   OrtCheckpoint checkpoint = {model->given, model->n_given, 0};
   struct stat st;
@@ -154,6 +159,8 @@ Status form_detect(Model *model, const OnnxModel *onnx, Arena *arena, Form *out)
   else detect_ort(g, arena, out);
   if (!out->kind && !onnx->n_training_infos) detect_adjoint(g, &inputs, &outputs, arena, out);
   if (!out->kind && !onnx->n_training_infos) detect_joint(g, &inputs, &outputs, arena, out);
+  for (size_t i = 0; i < out->n_params; i++) add_name(arena, &out->trained, out->params[i].name);
+  sort_names(&out->trained);
   sort_names(&out->dropped);
   sort_names(&out->hidden);
   for (size_t i = 0; i < g->head->n_output && !out->loss && out->kind; i++)

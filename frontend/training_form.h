@@ -30,11 +30,14 @@ typedef struct Form {
   const char *loss;                // NULL: not decided by the form
   NameList dropped;                // inputs that nothing feeds: accumulation buffers, reset flags
   NameList seeds;                  // inputs that are all ones
+  NameList trained;                // inputs that are parameters by the form
   NameList hidden;                 // outputs of the training itself
   const Weight *const *given;      // values for inputs, in name order: from the checkpoint, or the user
   size_t n_given;
 } Form;
 
+// Is this input a parameter of the form that nothing gives a value? In an adjoint graph such an input is data, unless no value is given at all.
+bool form_lacks(const Form *form, const char *name);
 bool name_listed(const NameList *list, const char *name);
 const Weight *form_given(const Form *form, const char *name);       // NULL: none
 MUST_USE Status form_detect(Model *model, const OnnxModel *onnx, Arena *arena, Form *out);

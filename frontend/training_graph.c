@@ -8,6 +8,14 @@
 
 #include "import_state.h"
 
+Status form_check_given(const Form *form) {
+  for (size_t i = 0; i < form->n_params; i++)
+    if (form_lacks(form, form->params[i].name))
+      FAIL(USAGE, NULL, "the %zu parameters of this training graph are inputs ('%s', ...); give their values with --weights FILE.safetensors%s", form->n_params,
+           form->params[i].name, form->kind == FORM_ORT ? ", or put the file 'checkpoint' of the artifacts beside it" : "");
+  return STATUS_OK;
+}
+
 // ---- Before the nodes: inputs that are no data --------------------------------------------------------------------------------
 
 // Does the input's declaration allow this type? Open dimensions allow any size.
@@ -330,10 +338,7 @@ static void finish_params(Import *import, OwnOptimizer *own) {
     if (!grad) import_problem(import, STATUS_UNSUPPORTED, NULL, "the graph updates '%s' in a way that shows no gradient", p->name);
     else if (param->trainable) mark_gradient(import, param, grad);
   }
-  if (missing)
-    import_problem(import, form->kind == FORM_INFO ? STATUS_MALFORMED : STATUS_USAGE, NULL,
-                   form->kind == FORM_INFO ? "training_info trains '%s', which is no initializer"
-                                           : "the parameters of this training graph are inputs ('%s', ...); give their values with --weights FILE.safetensors", missing);
+  if (missing) import_problem(import, STATUS_MALFORMED, NULL, "the graph trains '%s', which is no initializer and no input with a value", missing);
   if (foreign) {
     own->name = NULL;
     import_warning(import, "the graph's own update of '%s' is not plain SGD at one rate; its gradients are used, with the optimizer of the command line", foreign);
