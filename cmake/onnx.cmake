@@ -4,6 +4,7 @@ if(NOT EXISTS ${schema}/onnx.pb-c.c OR NOT EXISTS ${schema}/onnx_ops.inc)
   message(FATAL_ERROR "${schema} is missing: run tools/setup first")
 endif()
 pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c)
+pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)   # SHA-1 of external data
 
 add_library(tessera_schema STATIC ${schema}/onnx.pb-c.c)
 target_compile_options(tessera_schema PRIVATE -w)      # generated: its warnings are not ours
@@ -15,5 +16,5 @@ get_target_property(frontend_type tessera_frontend TYPE)
 if(frontend_type STREQUAL "INTERFACE_LIBRARY")
   target_link_libraries(tessera_frontend INTERFACE tessera_ir tessera_kernels tessera_schema)
 else()
-  target_link_libraries(tessera_frontend PUBLIC tessera_ir tessera_kernels tessera_schema)
+  target_link_libraries(tessera_frontend PUBLIC tessera_ir tessera_kernels tessera_schema PRIVATE PkgConfig::CRYPTO)
 endif()

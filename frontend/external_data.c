@@ -4,18 +4,21 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/openat2.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 // ---- Files --------------------------------------------------------------------------------------------------------------------
 
-Status file_map(const char *path, Bytes *out) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) FAIL(IO, NULL, "cannot open %s: %s", path, strerror(errno));
+// Maps the regular file behind `fd` and closes it.
+static Status map_and_close(int fd, const char *path, Bytes *out) {
   struct stat st = {0};
   if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
     int error = errno;
@@ -35,6 +38,15 @@ Status file_map(const char *path, Bytes *out) {
   if (bytes == MAP_FAILED) FAIL(IO, NULL, "cannot map the %lld bytes of %s: %s", (long long)st.st_size, path, strerror(error));
   *out = (Bytes){bytes, (size_t)st.st_size};
   return STATUS_OK;
+}
+
+enum { READ_FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK };
+
+Status file_map(const char *path, Bytes *out) {
+  int fd = open(path, READ_FLAGS);
+  if (fd < 0) FAIL(IO, NULL, "cannot open %s: %s", path, strerror(errno));
+  errno = 0;
+  return map_and_close(fd, path, out);
 }
 
 void file_unmap(Bytes bytes) {
@@ -74,20 +86,53 @@ static Status check_location(const char *location, const char *tensor) {
   return STATUS_OK;
 }
 
-// The real path of the file when it lies inside the real folder (links followed); heap.
-static Status resolve(const ExternalFiles *files, const char *path, const char *tensor, const char *location, char **out) {
-  char folder[PATH_MAX], file[PATH_MAX];
-  if (!realpath(files->folder, folder)) FAIL(IO, NULL, "cannot open the folder %s: %s", files->folder, strerror(errno));
-  if (!realpath(path, file)) FAIL(IO, NULL, "tensor '%s': cannot open external data %s: %s", tensor, path, strerror(errno));
-  size_t n = strlen(folder);
-  if (n > 1 && (strncmp(file, folder, n) || file[n] != '/'))
-    FAIL(MALFORMED, NULL, "tensor '%s': external location '%s' is a link that leads outside the model's folder", tensor, location);
-  *out = strdup(file);
-  if (!*out) FAIL(RESOURCE, NULL, "out of memory");
-  return STATUS_OK;
+// Opens component by component, following no link: for kernels without openat2. -1 and errno on failure.
+static int open_walking(int folder, const char *location) {
+  int at = dup(folder);
+  for (const char *p = location; at >= 0;) {
+    size_t n = strcspn(p, "/");
+    char name[NAME_MAX + 1];
+    if (n > NAME_MAX) errno = ENAMETOOLONG;
+    bool fits = n <= NAME_MAX, last = !p[n];
+    if (fits) memcpy(name, p, n);
+    if (fits) name[n] = 0;
+    int next = !fits ? -1 : openat(at, n ? name : ".", O_NOFOLLOW | (last ? READ_FLAGS : O_PATH | O_DIRECTORY | O_CLOEXEC));
+    int error = errno;
+    close(at);
+    errno = error;
+    if (last || next < 0) return next;
+    at = next;
+    p += n + 1;
+  }
+  return at;
 }
 
-Status external_open(ExternalFiles *files, const char *location, const char *tensor, const ExternalFile **out) {
+// Opens `location` beneath the folder; the kernel refuses links and ways out.
+static int open_beneath(int folder, const char *location) {
+  struct open_how how = {.flags = READ_FLAGS, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+  int fd = (int)syscall(SYS_openat2, folder, location, &how, sizeof how);
+  return fd < 0 && (errno == ENOSYS || errno == EPERM) ? open_walking(folder, location) : fd;
+}
+
+static Status map_beneath(const ExternalFiles *files, const char *path, const char *tensor, const char *location, Bytes *out) {
+  struct stat st;
+  int folder = open(files->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) FAIL(IO, NULL, "cannot open the folder %s: %s", files->folder, strerror(errno));
+  int fd = open_beneath(folder, location);
+  int error = errno;
+  close(folder);
+  if (fd < 0 && (error == ELOOP || error == EXDEV || error == ENOTDIR))
+    FAIL(MALFORMED, NULL, "tensor '%s': external location '%s' goes through a link or out of the model's folder; put the file itself there", tensor, location);
+  if (fd < 0) FAIL(IO, NULL, "tensor '%s': cannot open external data %s: %s", tensor, path, strerror(error));
+  if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_nlink != 1) {
+    close(fd);
+    FAIL(MALFORMED, NULL, "tensor '%s': external data %s has %lu hard links, so it may be another file's contents; copy it", tensor, path, (unsigned long)st.st_nlink);
+  }
+  errno = 0;
+  return status_context(map_and_close(fd, path, out), "tensor '%s'", tensor);
+}
+
+Status external_open(ExternalFiles *files, const char *location, const char *tensor, ExternalFile **out) {
   for (size_t i = 0; i < files->n_files; i++)
     if (!strcmp(files->files[i]->location, location)) {
       *out = files->files[i];
@@ -97,16 +142,13 @@ Status external_open(ExternalFiles *files, const char *location, const char *ten
   ExternalFile *file = calloc(1, sizeof *file);
   ExternalFile **wider = realloc(files->files, sizeof *wider * (files->n_files + 1));
   if (wider) files->files = wider;
-  char *real = NULL;
   if (!file || !wider || !(file->location = strdup(location)) || asprintf(&file->path, "%s/%s", files->folder, location) < 0) {
     if (file) free(file->location);
     free(file);
     FAIL(RESOURCE, NULL, "out of memory");
   }
   Bytes bytes = {0};
-  Status status = resolve(files, file->path, tensor, location, &real);
-  if (!status) status = status_context(file_map(real, &bytes), "tensor '%s'", tensor);
-  free(real);
+  Status status = map_beneath(files, file->path, tensor, location, &bytes);
   if (status) {
     file_free(file);
     return status;
@@ -130,21 +172,46 @@ static Status parse_number(const char *key, const char *text, const char *tensor
   return STATUS_OK;
 }
 
+// SHA-1 of the whole file, once per file; pages are dropped on the way, so that memory does not grow with it.
+static Status check_checksum(ExternalFile *file, const char *wanted, const char *tensor) {
+  enum { PIECE_BYTES = 16 << 20 };
+  if (!*file->sha1) {
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int n_digest = 0;
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    bool good = context && EVP_DigestInit_ex(context, EVP_sha1(), NULL);
+    for (size_t at = 0; good && at < file->n_bytes; at += PIECE_BYTES) {
+      size_t n = file->n_bytes - at < PIECE_BYTES ? file->n_bytes - at : PIECE_BYTES;
+      good = EVP_DigestUpdate(context, file->bytes + at, n);
+      madvise((void *)(file->bytes + at), n, MADV_DONTNEED);
+    }
+    good = good && EVP_DigestFinal_ex(context, digest, &n_digest) && n_digest * 2 + 1 == sizeof file->sha1;
+    EVP_MD_CTX_free(context);
+    if (!good) FAIL(RESOURCE, NULL, "tensor '%s': the crypto library cannot compute a SHA-1", tensor);
+    for (unsigned i = 0; i < n_digest; i++) sprintf(file->sha1 + 2 * i, "%02x", digest[i]);
+  }
+  if (strcasecmp(file->sha1, wanted))
+    FAIL(MALFORMED, NULL, "tensor '%s': %s has SHA-1 %s, the model says %s: it is another file, or it was changed", tensor, file->path, file->sha1, wanted);
+  return STATUS_OK;
+}
+
 Status external_find(ExternalFiles *files, const OnnxTensor *tensor, int64_t wanted_bytes, const ExternalFile **out_file,
                      int64_t *out_offset_bytes) {
   const Onnx__TensorProto *head = tensor->head;
-  const char *name = text_or_empty(head->name), *location = "";
+  const char *name = text_or_empty(head->name), *location = "", *checksum = NULL;
   int64_t offset = 0, length = -1;
   for (size_t i = 0; i < head->n_external_data; i++) {
     const char *key = text_or_empty(head->external_data[i]->key), *value = text_or_empty(head->external_data[i]->value);
     if (!strcmp(key, "location")) location = value;
     else if (!strcmp(key, "offset")) TRY(parse_number(key, value, name, &offset));
     else if (!strcmp(key, "length")) TRY(parse_number(key, value, name, &length));
-    else if (strcmp(key, "checksum") && strcmp(key, "basepath"))
+    else if (!strcmp(key, "checksum")) checksum = value;
+    else if (strcmp(key, "basepath"))
       FAIL(MALFORMED, NULL, "tensor '%s': external data has the unknown key '%s'; ONNX defines location, offset, length, checksum", name, key);
   }
-  const ExternalFile *file;
+  ExternalFile *file;
   TRY(external_open(files, location, name, &file));
+  if (checksum) TRY(check_checksum(file, checksum, name));
   int64_t size = (int64_t)file->n_bytes;
   if (offset > size) FAIL(MALFORMED, NULL, "tensor '%s': offset %" PRId64 " lies beyond the %" PRId64 " bytes of %s", name, offset, size, file->path);
   if (length < 0) length = size - offset;

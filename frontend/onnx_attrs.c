@@ -142,7 +142,7 @@ Status constant_weight(Import *import, const OnnxNode *node, const char *label, 
   const Onnx__AttributeProto *a = attr->head;
   const char *name = text_or_empty(a->name);
   const char *value = text_or_empty(node->head->output[0]);
-  if (!strcmp(name, "value") && attr->has_tensor) return tensor_weight(import->model, arena, &attr->tensor, value, out);
+  if ((!strcmp(name, "value") && attr->has_tensor) || (!strcmp(name, "sparse_value") && attr->has_sparse)) return tensor_weight(import->model, arena, &attr->tensor, value, out);
   *out = (Weight){.name = value};
   if (!strcmp(name, "value_float")) *out = (Weight){.type = type_scalar(DTYPE_F32), .bytes = arena_copy(arena, &a->f, sizeof a->f)};
   else if (!strcmp(name, "value_int")) *out = (Weight){.type = type_scalar(DTYPE_I64), .bytes = arena_copy(arena, &a->i, sizeof a->i)};
@@ -159,7 +159,6 @@ Status constant_weight(Import *import, const OnnxNode *node, const char *label, 
 // A float initializer of the model may turn out to train: until assign_roles has decided, nothing computes with its contents.
 void import_initializers(Import *import, NameScope *scope, const OnnxGraph *g) {
   const char *prefix = scope ? scope->prefix : "";
-  if (g->n_sparse) import_problem(import, STATUS_UNSUPPORTED, NULL, "the graph has %zu sparse initializers, which are not supported", g->n_sparse);
   for (size_t i = 0; i < g->n_initializers; i++) {
     const char *name = text_or_empty(g->initializers[i].head->name);
     Weight weight;

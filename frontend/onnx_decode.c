@@ -10,6 +10,7 @@ enum {
   FUNCTION_NODE = 7, FUNCTION_DOC = 8, FUNCTION_DEFAULT = 11, FUNCTION_VALUE_INFO = 12,
   NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_DEVICE = 10,
   ATTR_T = 5, ATTR_G = 6, ATTR_TENSORS_LIST = 10, ATTR_GRAPHS = 11, ATTR_SPARSE = 22, ATTR_SPARSES = 23,
+  SPARSE_VALUES = 1, SPARSE_INDICES = 2,
   TENSOR_FLOATS = 4, TENSOR_INT32S = 5, TENSOR_STRINGS_DATA = 6, TENSOR_INT64S = 7, TENSOR_RAW = 9, TENSOR_DOUBLES = 10, TENSOR_UINT64S = 11,
 };
 #define BIT(n) ((uint64_t)1 << (n))
@@ -39,6 +40,23 @@ static Status decode_tensor(Bytes bytes, Arena *arena, OnnxTensor *out) {
   return STATUS_OK;
 }
 
+// The name stands with the values.
+static Status decode_sparse(Bytes bytes, Arena *arena, OnnxTensor *out) {
+  const Onnx__SparseTensorProto *whole;
+  OnnxSparse *parts = ARENA_NEW(arena, OnnxSparse);
+  DECODE(bytes, sparse_tensor_proto, BIT(SPARSE_VALUES) | BIT(SPARSE_INDICES), arena, whole);
+  for (WireField w; wire_next(&bytes, &w);) {
+    if (w.number == SPARSE_VALUES) TRY(decode_tensor(w.bytes, arena, &parts->values));
+    if (w.number == SPARSE_INDICES) TRY(decode_tensor(w.bytes, arena, &parts->indices));
+  }
+  if (!parts->values.head || !parts->indices.head) FAIL(MALFORMED, NULL, "a sparse tensor has no %s", parts->values.head ? "indices" : "values");
+  Onnx__TensorProto *head = arena_copy(arena, parts->values.head, sizeof *head);
+  head->dims = whole->dims;
+  head->n_dims = whole->n_dims;
+  *out = (OnnxTensor){.head = head, .sparse = parts};
+  return STATUS_OK;
+}
+
 static Status decode_attr(Bytes bytes, Arena *arena, OnnxAttr *out) {
   const uint64_t large = BIT(ATTR_T) | BIT(ATTR_G) | BIT(ATTR_TENSORS_LIST) | BIT(ATTR_GRAPHS) | BIT(ATTR_SPARSE) | BIT(ATTR_SPARSES);
   DECODE(bytes, attribute_proto, large, arena, out->head);
@@ -51,6 +69,7 @@ static Status decode_attr(Bytes bytes, Arena *arena, OnnxAttr *out) {
       out->graph = w.bytes;
     } else if (w.number == ATTR_SPARSE) {
       out->has_sparse = true;
+      TRY(decode_sparse(w.bytes, arena, &out->tensor));
     }
   }
   return STATUS_OK;
@@ -70,17 +89,18 @@ Status onnx_decode_graph(Bytes bytes, Arena *arena, OnnxGraph *out) {
   const uint64_t own = BIT(GRAPH_NODE) | BIT(GRAPH_INITIALIZER) | BIT(GRAPH_QUANTIZATION) | BIT(GRAPH_SPARSE_INITIALIZER);
   DECODE(bytes, graph_proto, own, arena, out->head);
   out->nodes = ARENA_ARRAY(arena, OnnxNode, count_fields(bytes, GRAPH_NODE));
-  out->initializers = ARENA_ARRAY(arena, OnnxTensor, count_fields(bytes, GRAPH_INITIALIZER));
+  out->initializers = ARENA_ARRAY(arena, OnnxTensor, count_fields(bytes, GRAPH_INITIALIZER) + count_fields(bytes, GRAPH_SPARSE_INITIALIZER));
+  Bytes again = bytes;
   for (WireField w; wire_next(&bytes, &w);) {
     if (w.number == GRAPH_NODE) {
       out->nodes[out->n_nodes].index = out->n_nodes;
       TRY(decode_node(w.bytes, arena, &out->nodes[out->n_nodes++]));
     } else if (w.number == GRAPH_INITIALIZER) {
       TRY(decode_tensor(w.bytes, arena, &out->initializers[out->n_initializers++]));
-    } else if (w.number == GRAPH_SPARSE_INITIALIZER) {
-      out->n_sparse++;
     }
   }
+  for (WireField w; wire_next(&again, &w);)
+    if (w.number == GRAPH_SPARSE_INITIALIZER) TRY(decode_sparse(w.bytes, arena, &out->initializers[out->n_initializers++]));
   return STATUS_OK;
 }
 
@@ -127,7 +147,6 @@ static Status decode_training(Bytes bytes, Arena *arena, OnnxModel *out) {
   g->n_nodes += more.n_nodes;
   g->initializers = join(arena, g->initializers, g->n_initializers, more.initializers, more.n_initializers, sizeof *g->initializers);
   g->n_initializers += more.n_initializers;
-  g->n_sparse += more.n_sparse;
   g->head = head;
   return STATUS_OK;
 }

@@ -12,11 +12,14 @@ typedef struct OnnxTensor {
   Bytes all;                         // the whole message: contents of float_data etc. are read from here
   bool has_raw;
   Bytes raw;                         // raw_data
+  const struct OnnxSparse *sparse;   // sparse: what there is of it; `head` has the dense dimensions. NULL: dense
 } OnnxTensor;
+
+typedef struct OnnxSparse { OnnxTensor values, indices; } OnnxSparse;
 
 typedef struct OnnxAttr {
   const Onnx__AttributeProto *head;  // without tensors and graphs
-  bool has_tensor, has_graph, has_sparse;
+  bool has_tensor, has_graph, has_sparse;    // a sparse tensor stands in `tensor`, too
   OnnxTensor tensor;
   Bytes graph;                       // a GraphProto, not decoded
 } OnnxAttr;
@@ -33,9 +36,8 @@ typedef struct OnnxGraph {
   const Onnx__GraphProto *head;      // name, input, output, value_info, metadata_props
   OnnxNode *nodes;
   size_t n_nodes;
-  OnnxTensor *initializers;
+  OnnxTensor *initializers;          // dense, then sparse
   size_t n_initializers;
-  size_t n_sparse;                   // sparse initializers
 } OnnxGraph;
 
 typedef struct OnnxFunction {

@@ -363,7 +363,6 @@ static Status import_model(Import *import) {
   TRY(sharding_import_configurations(g, import->model->file));
   if (!import->onnx.graph.n_nodes) import_problem(import, STATUS_MALFORMED, NULL, "the graph has no nodes: there is nothing to train");
   import_initializers(import, NULL, &import->onnx.graph);
-  if (import->onnx.graph.n_sparse) return import_verdict(import);      // names are missing: what follows would only complain of that
   import_inputs(import);
   form_bind_inputs(import);
   import_functions(import);

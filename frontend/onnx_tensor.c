@@ -102,7 +102,49 @@ static void place_in_file(const Model *model, const void *bytes, Weight *out) {
   out->offset_bytes = (const uint8_t *)bytes - model->file.data;
 }
 
+// ---- Sparse tensors become dense ----------------------------------------------------------------------------------------------
+
+static const int64_t DENSE_BYTES_MAX = INT64_C(256) << 20;
+
+// Index number `i`, linear: indices are [n], or [n, rank] with one coordinate per axis.
+static Status linear_index(const Type *type, const Weight *indices, const char *name, int64_t i, int64_t *out) {
+  int64_t linear = 0, rank = indices->type.rank == 2 ? type->rank : 1;
+  for (int64_t k = 0; k < rank; k++) {
+    int64_t at = weight_read_int(indices, i * rank + k), extent = indices->type.rank == 2 ? type->dims[k] : type_elems(type);
+    if (at < 0 || at >= extent) FAIL(MALFORMED, NULL, "sparse tensor '%s': index %" PRId64 " is %" PRId64 ", beyond its %" PRId64 " places", name, i, at, extent);
+    linear = linear * extent + at;
+  }
+  *out = linear;
+  return STATUS_OK;
+}
+
+static Status sparse_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const char *name, Weight *out) {
+  Weight w = {.name = name}, values, indices;
+  TRY(tensor_type(tensor, &w.type));
+  TRY(tensor_weight(model, arena, &tensor->sparse->values, name, &values));
+  TRY(tensor_weight(model, arena, &tensor->sparse->indices, name, &indices));
+  int64_t n = type_elems(&values.type), width = dtype_bytes(w.type.dtype), last = -1;
+  bool paired = indices.type.rank == 2;
+  if (values.type.rank != 1 || indices.type.dtype != DTYPE_I64 || (indices.type.rank != 1 && !paired) || indices.type.dims[0] != n ||
+      (paired && indices.type.dims[1] != w.type.rank))
+    FAIL(MALFORMED, NULL, "sparse tensor '%s': %" PRId64 " values need int64 indices of shape [%" PRId64 "] or [%" PRId64 ", %d]", name, n, n, n, w.type.rank);
+  if (type_bytes(&w.type) > DENSE_BYTES_MAX)
+    FAIL(RESOURCE, NULL, "sparse tensor '%s' has %" PRId64 " bytes when dense; at most %" PRId64 " are supported", name, type_bytes(&w.type), DENSE_BYTES_MAX);
+  char *bytes = arena_alloc(arena, (size_t)type_bytes(&w.type));
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at;
+    TRY(linear_index(&w.type, &indices, name, i, &at));
+    if (at <= last) FAIL(MALFORMED, NULL, "sparse tensor '%s': index %" PRId64 " does not ascend; each place stands once, in order", name, i);
+    last = at;
+    memcpy(bytes + at * width, (const char *)values.bytes + i * width, (size_t)width);
+  }
+  w.bytes = bytes;
+  *out = w;
+  return STATUS_OK;
+}
+
 Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const char *name, Weight *out) {
+  if (tensor->sparse) return sparse_weight(model, arena, tensor, name, out);
   Weight w = {.name = name};
   TRY(tensor_type(tensor, &w.type));
   int64_t elems = type_elems(&w.type), n_bytes = type_bytes(&w.type);

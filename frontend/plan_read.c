@@ -72,7 +72,8 @@ static Status read_value(Reader *r, const Onnx__ValueInfoProto *info, Value **ou
 
 static Status read_initializers(Reader *r) {
   const OnnxGraph *g = &r->onnx.graph;
-  if (g->n_sparse) FAIL(UNSUPPORTED, NULL, "sparse initializers are not supported");
+  for (size_t i = 0; i < g->n_initializers; i++)
+    if (g->initializers[i].sparse) FAIL(UNSUPPORTED, NULL, "sparse initializers are not supported in plans");
   for (size_t i = 0; i < g->n_initializers; i++) {
     const Onnx__TensorProto *head = g->initializers[i].head;
     const char *name = text_or_empty(head->name);

@@ -139,7 +139,7 @@ static Status find_given(Model *model, Arena *arena, Form *form) {
   struct stat st;
   bool beside = form->kind == FORM_ORT && !model->n_given && !stat(arena_printf(arena, "%s/checkpoint", model->external.folder), &st);
   if (beside) {
-    const ExternalFile *file;
+    ExternalFile *file;
     TRY(external_open(&model->external, "checkpoint", "(parameters)", &file));
     TRY(ort_checkpoint_read((Bytes){file->bytes, file->n_bytes}, file->path, arena, &checkpoint));
   }

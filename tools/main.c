@@ -1,6 +1,7 @@
 // tessera: finds the subcommand, parses its options, runs it, turns its Status into one line on stderr and the exit code.
 #include <string.h>
 
+#include "bus_guard.h"
 #include "command.h"
 
 #define TESSERA_VERSION "0.1.0"
@@ -46,6 +47,7 @@ static int unknown_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
+  bus_guard_install();
   if (argc < 2) {
     print_help(stderr);
     return STATUS_USAGE;
