@@ -142,7 +142,7 @@ typedef struct Upgrade {
 static const Upgrade upgrades[] = {
     {"Abs", 6, 6, 23, NULL}, {"Acos", 7, 7, 23, NULL}, {"Acosh", 9, 9, 23, NULL}, {"Add", 7, 7, 23, NULL}, {"And", 7, 7, 23, NULL},
     {"ArgMax", 1, 1, 23, NULL}, {"ArgMin", 1, 1, 23, NULL}, {"Asin", 7, 7, 23, NULL}, {"Asinh", 9, 9, 23, NULL}, {"Atan", 7, 7, 23, NULL},
-    {"Atanh", 9, 9, 23, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"BatchNormalization", 7, 14, 23, batch_training}, {"Bernoulli", 15, 15, 23, NULL},
+    {"Atanh", 9, 9, 23, NULL}, {"Attention", 23, 23, 25, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"BatchNormalization", 7, 14, 23, batch_training}, {"Bernoulli", 15, 15, 23, NULL},
     {"BitCast", 26, 26, 26, NULL}, {"BitShift", 11, 11, 28, NULL}, {"BitwiseAnd", 18, 18, 23, NULL}, {"BitwiseNot", 18, 18, 23, NULL},
     {"BitwiseOr", 18, 18, 23, NULL}, {"BitwiseXor", 18, 18, 23, NULL}, {"Cast", 6, 6, 28, NULL}, {"CastLike", 15, 15, 25, NULL},
     {"Ceil", 6, 6, 23, NULL}, {"Celu", 12, 12, 28, NULL}, {"CenterCropPad", 18, 18, 23, NULL}, {"Clip", 6, 11, 23, clip_to_inputs},
