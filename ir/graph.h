@@ -198,6 +198,7 @@ typedef struct Recipe {
   const char *loss_rule;       // a sentence: how micro-batches weigh
   const char *optimizer;       // "adamw"
   double lr;                   // default learning rate
+  const char *options;         // what was asked for and decides results, one option of the command line per line; NULL: not known
   int processes, ranks_per_process, threads_per_rank;
   const char *isa;             // "scalar", "avx2", "avx512", "amx"
   const char *numerics_key;    // isa, library version, layouts: ranks must agree; bits hold within one key

@@ -151,7 +151,7 @@ static const RecipeField recipe_fields[] = {
     FIELD(model, RECIPE_STRING, 0),       FIELD(fingerprint, RECIPE_STRING, 0),    FIELD(zero, RECIPE_INT, 0),
     FIELD(reduce, RECIPE_REDUCE, 0),      FIELD(micro_per_rank, RECIPE_INT64, 1),  FIELD(precision, RECIPE_STRING, 0),
     FIELD(loss_output, RECIPE_STRING, 0), FIELD(loss_rule, RECIPE_STRING, 0),      FIELD(optimizer, RECIPE_STRING, 0),
-    FIELD(lr, RECIPE_DOUBLE, 0),
+    FIELD(lr, RECIPE_DOUBLE, 0),          FIELD(options, RECIPE_STRING, 0),
     FIELD(processes, RECIPE_INT, 1),      FIELD(ranks_per_process, RECIPE_INT, 1), FIELD(threads_per_rank, RECIPE_INT, 1),
     FIELD(isa, RECIPE_STRING, 0),         FIELD(numerics_key, RECIPE_STRING, 0),
 };

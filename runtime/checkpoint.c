@@ -189,6 +189,16 @@ static Status add_file(json_t *files, const char *dir, const char *name) {
   return NULL;
 }
 
+static json_t *texts_to_json(const char *const *texts, size_t n) {
+  json_t *list = json_array();
+  for (size_t i = 0; list && i < n; i++)
+    if (json_array_append_new(list, json_string(texts[i]))) {
+      json_decref(list);
+      return NULL;
+    }
+  return list;
+}
+
 static json_t *meta_json(const Graph *program, const CheckpointInfo *info, const char *model_path) {
   const Recipe *r = &program->recipe;
   return json_pack("{s:i, s:I, s:I, s:I, s:{s:s, s:s}, s:{s:s, s:s, s:s, s:i, s:i, s:I, s:s}, s:o}", "tessera_checkpoint", FORMAT_VERSION, "step",
@@ -228,7 +238,9 @@ static Status write_meta(const char *dir, const Graph *program, const Checkpoint
   const char *model = info->model_path ? info->model_path : "";
   if (*model && realpath(model, resolved)) model = resolved;
   json_t *meta = meta_json(program, info, model);
-  if (!meta || (info->n_origins && json_object_set_new(meta, "initializers", origins_to_json(info->origins, info->n_origins)))) {
+  if (!meta || json_object_set_new(meta, "options", texts_to_json(info->options, info->n_options)) ||
+      json_object_set_new(meta, "defaults", texts_to_json(info->defaults, info->n_defaults)) ||
+      (info->n_origins && json_object_set_new(meta, "initializers", origins_to_json(info->origins, info->n_origins)))) {
     json_decref(meta);
     FAIL(MALFORMED, NULL, "a path or a name of the checkpoint is no UTF-8");
   }
@@ -358,11 +370,25 @@ static Status read_meta(Checkpoint *c) {
   return NULL;
 }
 
+// A list of texts that may be absent.
+static Status read_texts(const Checkpoint *c, const char *key, const char *const **out, size_t *n_out) {
+  json_t *list = json_object_get(c->meta, key);
+  const char **texts = ARENA_ARRAY(c->arena, const char *, json_array_size(list));
+  for (size_t i = 0; i < json_array_size(list); i++)
+    if (!(texts[i] = json_string_value(json_array_get(list, i)))) FAIL(MALFORMED, NULL, "'%s' is no list of texts", key);
+  if (list && !json_is_array(list)) FAIL(MALFORMED, NULL, "'%s' is no list of texts", key);
+  *out = texts;
+  *n_out = json_array_size(list);
+  return NULL;
+}
+
 static Status read_origins(Checkpoint *c) {
   c->arena = arena_create(0);
   if (!c->arena) FAIL(RESOURCE, NULL, "no memory to open %s", c->dir);
   ARENA_GUARD(c->arena);
   Status status = origins_from_json(json_object_get(c->meta, "initializers"), c->arena, &c->info.origins, &c->info.n_origins);
+  if (!status) status = read_texts(c, "options", &c->info.options, &c->info.n_options);
+  if (!status) status = read_texts(c, "defaults", &c->info.defaults, &c->info.n_defaults);
   ARENA_RETURN(c->arena, status_context(status, "%s/%s", c->dir, meta_name));
 }
 

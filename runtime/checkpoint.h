@@ -13,6 +13,10 @@ typedef struct CheckpointInfo {
   const char *fingerprint;         // of its weight source, 32 hex digits
   const WeightOrigin *origins;     // of the model's initializers; NULL: not known
   size_t n_origins;
+  // What decides results and does not follow from the program, in the words of the command line ("--lr=0.001"): as it was said, and what was left at
+  // its default. Recorded and given back as they are.
+  const char *const *options, *const *defaults;
+  size_t n_options, n_defaults;
   // The recipe, for people and for checks at --resume:
   const char *optimizer, *precision, *reduce;
   int zero, ranks;

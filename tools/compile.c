@@ -3,6 +3,7 @@
 #include "command.h"
 #include "compile_flow.h"
 #include "plan_text.h"
+#include "resume.h"
 
 static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
@@ -13,6 +14,7 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
     fprintf(stderr, "tessera: the data have batches of %d different shapes; a plan file keeps one, that of batch 0. 'tessera run MODEL' takes them all\n",
             data_n_variants(*data));
   TRY(flow_compile(flow, options, *data, false));
+  TRY(resume_plan_options(options, flow->arena, &flow->graph->recipe.options));
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
   plan_text_summary(stdout, flow->plan.programs[0]);

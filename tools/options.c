@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json_write.h"
+
 typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
 
 typedef struct Row {
@@ -19,7 +21,8 @@ typedef struct Row {
   const char *argument, *help;
 } Row;
 
-static const Row rows[] = {
+static const Row rows[] = {     // a heading is a row of no command
+#define HEADING(title) {.name = "", .help = title},
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) \
   {name, short_name, KIND_##kind, offsetof(Options, field), offsetof(Options, given.field), fallback, min, max, commands, argument, help_line},
 #include "options.def"
@@ -67,7 +70,7 @@ static Status unknown_option(const char *word, unsigned command) {
     if (rows[i].commands & command) names[n++] = rows[i].name;
   const char *nearest = options_nearest(word, names, n);
   for (int i = 0; i < N_ROWS; i++)
-    if (!strcmp(rows[i].name, word)) FAIL(USAGE, NULL, "option --%s does not belong to this command; --help lists those that do", word);
+    if (rows[i].commands && !strcmp(rows[i].name, word)) FAIL(USAGE, NULL, "option --%s does not belong to this command; --help lists those that do", word);
   if (nearest) FAIL(USAGE, NULL, "unknown option --%s; did you mean --%s?", word, nearest);
   FAIL(USAGE, NULL, "unknown option --%s; --help lists the options", word);
 }
@@ -82,13 +85,17 @@ static Status parse_real(const char *name, const char *text, const char *end, do
   return STATUS_OK;
 }
 
-static Status parse_int(const Row *row, const char *text, int64_t *out) {
+static Status outside_range(const Row *row, const char *text) {
+  if (row->max >= 0x1p40) FAIL(USAGE, NULL, "--%s: %s is outside its range; say %.0f or more", row->name, text, row->min);
+  FAIL(USAGE, NULL, "--%s: %s is outside %.0f..%.0f", row->name, text, row->min, row->max);
+}
+
+static Status parse_int(const Row *row, const char *text, bool checked, int64_t *out) {
   char *stop;
   errno = 0;
   long long v = strtoll(text, &stop, 10);
-  if (stop == text || *stop || errno) FAIL(USAGE, NULL, "--%s: '%s' is not a whole number", row->name, text);
-  if ((row->min != 0 || row->max != 0) && ((double)v < row->min || (double)v > row->max))
-    FAIL(USAGE, NULL, "--%s: %lld is outside %.0f..%.0f", row->name, v, row->min, row->max);
+  if (stop == text || *stop || (errno && errno != ERANGE)) FAIL(USAGE, NULL, "--%s: '%s' is not a whole number", row->name, text);
+  if (errno || (checked && (row->min != 0 || row->max != 0) && ((double)v < row->min || (double)v > row->max))) return outside_range(row, text);
   *out = v;
   return STATUS_OK;
 }
@@ -125,7 +132,13 @@ static Status parse_choice(const Row *row, const char *text, const char **out) {
       return STATUS_OK;
     }
   }
-  FAIL(USAGE, NULL, "--%s: '%s' is none of %s", row->name, text, row->argument);
+  const char *names[16];
+  char choices[256];
+  int n_names = 0;
+  snprintf(choices, sizeof choices, "%s", row->argument);
+  for (char *save, *p = strtok_r(choices, "|", &save); p && n_names < 16; p = strtok_r(NULL, "|", &save)) names[n_names++] = p;
+  const char *nearest = options_nearest(text, names, n_names);
+  FAIL(USAGE, NULL, "--%s: '%s' is none of %s%s%s%s", row->name, text, row->argument, nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
 static Status parse_reals(const Row *row, const char *text, RealList *out) {
@@ -157,12 +170,13 @@ static Status list_append(const Row *row, const char *text, TextList *out) {
   return STATUS_OK;
 }
 
-static Status set_field(const Row *row, const char *text, Options *out) {
+// `text`: as on the command line; NULL for a flag that is there. A default is not checked: it may lie outside the range, to say that nothing was said.
+static Status set_field(const Row *row, const char *text, bool checked, Options *out) {
   void *field = (char *)out + row->offset;
   switch (row->kind) {
   case KIND_FLAG: *(bool *)field = true; break;
   case KIND_OFF: *(bool *)field = text != NULL; break;   // text: the default
-  case KIND_INT: TRY(parse_int(row, text, field)); break;
+  case KIND_INT: TRY(parse_int(row, text, checked, field)); break;
   case KIND_BYTES: TRY(parse_bytes(row, text, field)); break;
   case KIND_REAL: {
     double v;
@@ -232,13 +246,13 @@ static Status parse_option(int argc, char **argv, int *i, unsigned command, Opti
     value = argv[++*i];
   }
   *(bool *)((char *)out + row->given_offset) = true;
-  return set_field(row, value, out);
+  return set_field(row, value, true, out);
 }
 
 Status options_parse(int argc, char **argv, int first, unsigned command, Options *out) {
   *out = (Options){0};
   for (int i = 0; i < N_ROWS; i++)
-    if (rows[i].fallback) TRY(set_field(&rows[i], rows[i].fallback, out));
+    if (rows[i].fallback) TRY(set_field(&rows[i], rows[i].fallback, false, out));
   TRY(quote_command_line(argc, argv, &out->command_line));
   bool only_arguments = false;
   for (int i = first; i < argc; i++) {
@@ -263,6 +277,184 @@ const char *options_first_given(const Options *options, unsigned bits) {
   return NULL;
 }
 
+// ---- What decides results: recorded and taken up again ------------------------------------------------------------------------
+
+void options_free_texts(TextList *texts) {
+  for (int i = 0; i < texts->n; i++) free((char *)(uintptr_t)texts->items[i]);
+  free(texts->items);
+  *texts = (TextList){0};
+}
+
+static size_t kind_bytes(Kind kind) {
+  switch (kind) {
+  case KIND_FLAG: case KIND_OFF: return sizeof(bool);
+  case KIND_INT: case KIND_BYTES: return sizeof(int64_t);
+  case KIND_REAL: return sizeof(double);
+  case KIND_TEXT: case KIND_CHOICE: return sizeof(const char *);
+  case KIND_LIST: return sizeof(TextList);
+  case KIND_REALS: return sizeof(RealList);
+  }
+  return 0;
+}
+
+static void swap_bytes(void *a, void *b, size_t n) {
+  char kept[sizeof(TextList)];
+  memcpy(kept, a, n);
+  memcpy(a, b, n);
+  memcpy(b, kept, n);
+}
+
+static bool is_given(const Row *row, const Options *options) { return *(const bool *)((const char *)options + row->given_offset); }
+
+static Status append_text(const Row *row, const char *value, TextList *out) {
+  char *text = NULL;
+  if (asprintf(&text, "--%s%s%s", row->name, value ? "=" : "", value ? value : "") < 0) FAIL(RESOURCE, NULL, "out of memory for --%s", row->name);
+  Status status = list_append(row, text, out);
+  if (status) free(text);
+  return status;
+}
+
+static Status append_reals(const Row *row, const RealList *reals, TextList *out) {
+  char *text = malloc((size_t)reals->n * SHORTEST_BYTES + 1), *p = text;
+  if (!text) FAIL(RESOURCE, NULL, "out of memory for --%s", row->name);
+  *p = 0;
+  for (int i = 0; i < reals->n; i++) {
+    char decimal[SHORTEST_BYTES];
+    p += sprintf(p, "%s%s", i ? "," : "", shortest_decimal(reals->items[i], decimal));
+  }
+  Status status = append_text(row, text, out);
+  free(text);
+  return status;
+}
+
+static Status record_row(const Row *row, const Options *options, TextList *out) {
+  const void *field = (const char *)options + row->offset;
+  char text[SHORTEST_BYTES];
+  switch (row->kind) {
+  case KIND_FLAG:
+  case KIND_OFF: return *(const bool *)field == (row->kind == KIND_FLAG) ? append_text(row, NULL, out) : STATUS_OK;
+  case KIND_INT:
+  case KIND_BYTES: snprintf(text, sizeof text, "%" PRId64, *(const int64_t *)field); return append_text(row, text, out);
+  case KIND_REAL: return append_text(row, shortest_decimal(*(const double *)field, text), out);
+  case KIND_TEXT:
+  case KIND_CHOICE: return append_text(row, *(const char *const *)field, out);
+  case KIND_REALS: return append_reals(row, field, out);
+  case KIND_LIST: break;
+  }
+  const TextList *list = field;
+  for (int i = 0; i < list->n; i++) TRY(append_text(row, list->items[i], out));
+  return STATUS_OK;
+}
+
+Status options_record(const Options *options, bool given, unsigned except, TextList *out) {
+  *out = (TextList){0};
+  Status status = STATUS_OK;
+  for (int i = 0; i < N_ROWS && !status; i++) {
+    const Row *row = &rows[i];
+    if (!(row->commands & RESULT) || row->commands & except || is_given(row, options) != given || (!given && !row->fallback)) continue;
+    status = record_row(row, options, out);
+  }
+  if (status) options_free_texts(out);
+  return status;
+}
+
+static Status copy_options(const Options *base, Options *out) {
+  *out = *base;
+  out->command_line = NULL;
+  for (int i = 0; i < N_ROWS; i++)                            // ours from here on, also when a copy fails
+    if (rows[i].kind == KIND_LIST || rows[i].kind == KIND_REALS) memset((char *)out + rows[i].offset, 0, rows[i].kind == KIND_LIST ? sizeof(TextList) : sizeof(RealList));
+  for (int i = 0; i < N_ROWS; i++) {
+    const void *from = (const char *)base + rows[i].offset;
+    void *to = (char *)out + rows[i].offset;
+    for (int k = 0; rows[i].kind == KIND_LIST && k < ((const TextList *)from)->n; k++) TRY(list_append(&rows[i], ((const TextList *)from)->items[k], to));
+    if (rows[i].kind != KIND_REALS || !((const RealList *)from)->n) continue;
+    const RealList *reals = from;
+    double *items = malloc((size_t)reals->n * sizeof *items);
+    if (!items) FAIL(RESOURCE, NULL, "out of memory for --%s", rows[i].name);
+    memcpy(items, reals->items, (size_t)reals->n * sizeof *items);
+    *(RealList *)to = (RealList){items, reals->n};
+  }
+  out->command_line = strdup(base->command_line);
+  if (!out->command_line) FAIL(RESOURCE, NULL, "out of memory for the command line");
+  return STATUS_OK;
+}
+
+// All values of a row as text: "--freeze=a --freeze=b"; "" when there is none. Heap; NULL: no memory.
+static char *row_text(const Row *row, const Options *options) {
+  TextList texts = {0};
+  bool unset = !row->fallback && !is_given(row, options);
+  Status status = unset ? STATUS_OK : record_row(row, options, &texts);
+  char *joined = status ? NULL : strdup("");
+  for (int i = 0; i < texts.n && joined; i++) {
+    char *wider = NULL;
+    if (asprintf(&wider, "%s%s%s", joined, i ? " " : "", texts.items[i]) < 0) wider = NULL;
+    free(joined);
+    joined = wider;
+  }
+  status_free(status);
+  options_free_texts(&texts);
+  return joined;
+}
+
+static Status add_note(char **notes, const char *now, const char *was) {
+  char *wider = NULL;
+  bool both = was && *now;
+  if (asprintf(&wider, "%s%s%s%s%s%s", *notes ? *notes : "", *notes ? " " : "", *now ? now : was, both ? " (was " : "", both ? *was ? was : "not given" : "", both ? ")" : "") < 0)
+    FAIL(RESOURCE, NULL, "out of memory for the options");
+  free(*notes);
+  *notes = wider;
+  return STATUS_OK;
+}
+
+static Status take_recorded(const char *const *texts, size_t n, bool given, unsigned except, Options *out) {
+  for (size_t i = 0; i < n; i++) {
+    const Row *row = NULL;
+    const char *value = NULL;
+    Status unknown = strncmp(texts[i], "--", 2) ? STATUS_OK : find_row(texts[i], RUN, &row, &value);
+    status_free(unknown);
+    if (!row || !(row->commands & RESULT))
+      FAIL(UNSUPPORTED, NULL, "the option '%.60s' was recorded, which this program does not know", texts[i]);
+    if (row->commands & except) continue;
+    TRY(set_field(row, value, given, out));
+    if (given) *(bool *)((char *)out + row->given_offset) = true;
+  }
+  return STATUS_OK;
+}
+
+// A row of `base` that is on the command line keeps its value, others have that of `was`.
+static Status merge_row(const Row *row, const Options *base, Options *was, char **taken, char **changed) {
+  char *mine = row_text(row, base), *theirs = row_text(row, was);
+  Status status = mine && theirs ? STATUS_OK : status_fail(STATUS_RESOURCE, NULL, "out of memory for --%s", row->name);
+  if (!status && strcmp(mine, theirs)) status = is_given(row, base) ? add_note(changed, mine, theirs) : add_note(taken, theirs, NULL);
+  free(mine);
+  free(theirs);
+  return status;
+}
+
+Status options_resume(const Options *base, const RecordedOptions *from, unsigned except, Options *out, char **taken, char **changed) {
+  Options was = {0};
+  *taken = *changed = NULL;
+  *out = (Options){0};
+  Status status = STATUS_OK;
+  for (int i = 0; i < N_ROWS && !status; i++)
+    if (rows[i].fallback) status = set_field(&rows[i], rows[i].fallback, false, &was);
+  if (!status) status = take_recorded(from->defaults, from->n_defaults, false, except, &was);
+  if (!status) status = take_recorded(from->recorded, from->n_recorded, true, except, &was);
+  for (int i = 0; i < N_ROWS && !status; i++)
+    if (rows[i].commands & RESULT && !(rows[i].commands & except)) status = merge_row(&rows[i], base, &was, taken, changed);
+  if (!status) status = copy_options(base, out);
+  for (int i = 0; i < N_ROWS && !status; i++) {
+    const Row *row = &rows[i];
+    if (!(row->commands & RESULT) || row->commands & except || is_given(row, base)) continue;
+    bool given = is_given(row, &was);
+    swap_bytes((char *)out + row->offset, (char *)&was + row->offset, kind_bytes(row->kind));     // so that each list has one owner
+    *(bool *)((char *)out + row->given_offset) = given;
+  }
+  was.command_line = NULL;
+  options_finish(&was);
+  return status;
+}
+
 void options_finish(Options *options) {
   for (int i = 0; i < N_ROWS; i++) {
     void *field = (char *)options + rows[i].offset;
@@ -281,10 +473,14 @@ void options_print_exit_codes(FILE *to) {
 }
 
 void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence) {
-  fprintf(to, "Usage: tessera %s %s\n\n%s\n\nOptions:\n", command_name, usage, sentence);
+  fprintf(to, "Usage: tessera %s %s\n\n%s\n", command_name, usage, sentence);
+  const char *heading = NULL;
   for (int i = 0; i < N_ROWS; i++) {
     const Row *row = &rows[i];
+    if (!row->commands) heading = row->help;
     if (!(row->commands & command)) continue;
+    if (heading) fprintf(to, "\n%s:\n", heading);
+    heading = NULL;
     char left[96], letter[8] = "    ";
     if (row->short_name) snprintf(letter, sizeof letter, "-%c, ", row->short_name);
     snprintf(left, sizeof left, "%s--%s%s%s", letter, row->name, row->argument ? " " : "", row->argument ? row->argument : "");
@@ -293,6 +489,6 @@ void options_print_help(FILE *to, const char *command_name, unsigned command, co
     if (tells && strcmp(row->fallback, "0")) fprintf(to, " [%s]", row->fallback);
     fprintf(to, "\n");
   }
-  fprintf(to, "      --help                         this text\n");
+  fprintf(to, "\n      --help                         this text\n");
   options_print_exit_codes(to);
 }

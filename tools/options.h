@@ -11,7 +11,7 @@
 #include "../ir/status.h"
 
 enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32 };   // bits of the commands column
-enum { FIXED = 1 << 16 };        // further bit: what a plan has decided already
+enum { FIXED = 1 << 16, RESULT = 1 << 17 };  // further bits: what a plan has decided already; what decides results
 
 typedef struct TextList { const char **items; int n; } TextList;
 typedef struct RealList { double *items; int n; } RealList;
@@ -48,6 +48,17 @@ void options_finish(Options *options);
 // --help of a command: usage line, one sentence, its options, the exit codes (status.def).
 void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence);
 void options_print_exit_codes(FILE *to);
+
+// The options that decide results, one "--NAME=VALUE" each (flags: "--NAME"), without those that have one of the bits `except`: those on the command
+// line, or (given false) the others at their defaults. Strings are heap: options_free_texts.
+MUST_USE Status options_record(const Options *options, bool given, unsigned except, TextList *out);
+void options_free_texts(TextList *texts);
+
+// A copy of `base` in which what the command line does not say is as it was recorded: `recorded` counts as given then, `defaults` does not. *taken:
+// what was taken up and differs from the defaults of now; *changed: what the command line says otherwise, as "--lr=0.1 (was --lr=0.001)". Both are
+// lists joined by blanks, NULL: none; heap. `out` borrows the strings of all three and is to be ended with options_finish.
+typedef struct RecordedOptions { const char *const *recorded, *const *defaults; size_t n_recorded, n_defaults; } RecordedOptions;
+MUST_USE Status options_resume(const Options *base, const RecordedOptions *from, unsigned except, Options *out, char **taken, char **changed);
 
 // The first option on the command line whose commands column has one of `bits`, "name" without dashes; NULL: none.
 const char *options_first_given(const Options *options, unsigned bits);

@@ -13,6 +13,7 @@
 #include "compile_flow.h"
 #include "progress.h"
 #include "report.h"
+#include "resume.h"
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
@@ -46,7 +47,8 @@ static void history_finish(History *h) {
 
 // The worker's side of one run.
 typedef struct Run {
-  const Options *options;
+  const Options *options;      // as given, or `continued`
+  Options continued;           // with what a checkpoint says
   LaunchChannel *channel;
   Flow flow;
   const WeightSource *weights;
@@ -67,6 +69,9 @@ typedef struct Run {
   Progress progress;
   char params_hash[33];
   bool interrupted;
+  const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
+  size_t n_origins;
+  int64_t saved_step;          // of the newest checkpoint of this run; -1: none
 } Run;
 
 static volatile sig_atomic_t stop_requested;   // set by SIGINT and SIGTERM in the worker: it ends after the step under way
@@ -126,15 +131,13 @@ static Status explain_inputs(const Flow *flow, const Options *options) {
 }
 
 static Status open_checkpoint(Run *run) {
-  const Options *o = run->options;
-  run->seed = (uint64_t)o->seed;
-  if (!o->resume) return STATUS_OK;
-  TRY(checkpoint_open(o->resume, &run->checkpoint));
+  run->seed = (uint64_t)run->options->seed;
+  if (!run->options->resume) return STATUS_OK;
+  TRY(resume_open(run->options, &run->flow, &run->checkpoint, &run->continued));
+  run->options = &run->continued;
   const CheckpointInfo *info = checkpoint_info(run->checkpoint);
-  if (!o->given.seed) run->seed = info->seed;
+  run->seed = run->options->given.seed ? (uint64_t)run->options->seed : info->seed;
   run->first_step = info->step;
-  if (!run->flow.is_plan && info->optimizer && strcmp(info->optimizer, o->optimizer))
-    FAIL(USAGE, NULL, "the checkpoint '%s' was trained with --optimizer %s, its state is not that of %s", o->resume, info->optimizer, o->optimizer);
   return STATUS_OK;
 }
 
@@ -270,6 +273,7 @@ static Status prepare(Run *run) {
   TRY(flow_open(o, &run->flow));
   if (!o->data.n) return explain_inputs(&run->flow, o);
   TRY(open_checkpoint(run));
+  o = run->options;
   TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
   TRY(flow_compile(&run->flow, o, run->data, may_vary(run)));
   if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
@@ -332,23 +336,36 @@ static Status train(Run *run) {
   return run_some(run, run->steps < 0 ? -1 : run->steps - run->history.n);
 }
 
-static Status save(Run *run) {
+static Status save_to(Run *run, const char *dir, const TextList *given, const TextList *defaults) {
   const Options *o = run->options;
-  if (!o->save) return STATUS_OK;
-  const Graph *program = run->flow.plan.programs[0];
   int64_t step = run->first_step + run->history.n;
   char fingerprint[33];
   snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64 "%016" PRIx64, run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1]);
-  const char *path = run->flow.is_plan ? model_path(run->flow.source) : o->input;
+  Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
+  const char *path = run->flow.is_plan ? model_path(model) : o->input;
   char *absolute = realpath(path, NULL);
   CheckpointInfo info = {
     .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
-    .fingerprint = fingerprint,
+    .fingerprint = fingerprint, .options = given->items, .n_options = (size_t)given->n,
+    .defaults = defaults->items, .n_defaults = (size_t)defaults->n,
   };
-  Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
-  Status status = model_weight_origins(model, run->flow.arena, &info.origins, &info.n_origins);
-  if (!status) status = checkpoint_save(o->save, run->executor, program, &info);
+  Status status = STATUS_OK;
+  if (!run->origins) status = model_weight_origins(model, run->flow.arena, &run->origins, &run->n_origins);
+  info.origins = run->origins;
+  info.n_origins = run->n_origins;
+  if (!status) status = checkpoint_save(dir, run->executor, run->flow.plan.programs[0], &info);
   free(absolute);
+  if (!status) run->saved_step = step;
+  return status;
+}
+
+static Status save(Run *run) {
+  TextList given, defaults;
+  if (!run->options->save || run->saved_step == run->first_step + run->history.n) return STATUS_OK;
+  TRY(resume_record(run->options, &run->flow, &given, &defaults));
+  Status status = save_to(run, run->options->save, &given, &defaults);
+  options_free_texts(&given);
+  options_free_texts(&defaults);
   return status;
 }
 
@@ -363,9 +380,9 @@ static void start_progress(Run *run, FILE *log) {
 }
 
 static Status do_run(Run *run) {
-  const Options *o = run->options;
   FILE *log = NULL;
   TRY(prepare(run));
+  const Options *o = run->options;
   if (o->log && !(log = fopen(o->log, "w"))) FAIL(IO, NULL, "cannot write the log '%s'", o->log);
   start_progress(run, log);
   Status status = train(run);
@@ -396,7 +413,7 @@ static Status write_report(const Run *run, const StatusError *error) {
 }
 
 static int worker(void *arg, LaunchChannel *channel) {
-  Run run = {.options = arg, .channel = channel};
+  Run run = {.options = arg, .channel = channel, .saved_step = -1};
   struct sigaction stop = {.sa_handler = request_stop};
   sigaction(SIGINT, &stop, NULL);
   sigaction(SIGTERM, &stop, NULL);
@@ -406,6 +423,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   else if (reported) status = reported;
   executor_destroy(run.executor);
   data_close(run.data);
+  options_finish(&run.continued);
   checkpoint_close(run.checkpoint);
   flow_finish(&run.flow);
   history_finish(&run.history);

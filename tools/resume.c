@@ -1,0 +1,123 @@
+#include "resume.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Is it the checkpoint of this model? --------------------------------------------------------------------------------------
+
+// Is every parameter of the checkpoint one of the model, of the same shape? NULL: yes; else the first that is not.
+static const char *stranger(const WeightSource *params, const WeightSource *model) {
+  for (size_t i = 0; i < params->n_weights; i++) {
+    const Weight *w = weights_find(model, params->weights[i].name);
+    if (!w || !type_same_shape(&w->type, &params->weights[i].type)) return params->weights[i].name;
+  }
+  return NULL;
+}
+
+static void hex_of(const uint64_t fingerprint[2], char out[33]) { snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, fingerprint[0], fingerprint[1]); }
+
+// A model that was exported anew keeps its names and shapes, not their places: that is said and goes on. Other parameters are another model.
+static Status check_model(const Options *options, const Checkpoint *checkpoint, const WeightSource *model) {
+  const CheckpointInfo *info = checkpoint_info(checkpoint);
+  char hex[33];
+  hex_of(model->fingerprint, hex);
+  if (!info->fingerprint || !info->fingerprint[0] || !strcmp(info->fingerprint, hex)) return STATUS_OK;
+  const char *other = stranger(checkpoint_params(checkpoint), model);
+  if (other)
+    FAIL(USAGE, NULL, "the checkpoint '%s' is of model '%s' (fingerprint %s), not of '%s' (fingerprint %s), which has no parameter '%s' of that shape", options->resume,
+         info->model_path, info->fingerprint, options->input, hex, other);
+  fprintf(stderr, "tessera: warning: the checkpoint '%s' is of model '%s' (fingerprint %s), not of '%s' (fingerprint %s); the parameters have the same names and shapes, "
+          "so it goes on\n", options->resume, info->model_path, info->fingerprint, options->input, hex);
+  return STATUS_OK;
+}
+
+static Status check_open_model(const Options *options, const Flow *flow, const Checkpoint *checkpoint) {
+  WeightSource weights;
+  ARENA_GUARD(flow->arena);
+  Status status = model_weights(flow->model, flow->arena, &weights);
+  if (!status) status = check_model(options, checkpoint, &weights);
+  ARENA_RETURN(flow->arena, status);
+}
+
+// A plan knows the fingerprint of its model.
+static Status check_plan(const Options *options, const Flow *flow, const CheckpointInfo *info) {
+  const char *mine = flow->graph->recipe.fingerprint;
+  if (!mine || !info->fingerprint || !info->fingerprint[0] || !strcmp(mine, info->fingerprint)) return STATUS_OK;
+  FAIL(USAGE, NULL, "the checkpoint '%s' is of model '%s' (fingerprint %s), not of '%s' (fingerprint %s), which the plan '%s' was made of", options->resume,
+       info->model_path, info->fingerprint, flow->graph->recipe.model ? flow->graph->recipe.model : "?", mine, options->input);
+}
+
+// ---- Its options --------------------------------------------------------------------------------------------------------------
+
+Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_checkpoint, Options *out) {
+  *out = (Options){0};
+  TRY(checkpoint_open(options->resume, out_checkpoint));
+  const CheckpointInfo *info = checkpoint_info(*out_checkpoint);
+  TRY(flow->is_plan ? check_plan(options, flow, info) : check_open_model(options, flow, *out_checkpoint));
+  if (!flow->is_plan && options->given.optimizer && info->optimizer && strcmp(info->optimizer, options->optimizer))
+    FAIL(USAGE, NULL, "the checkpoint '%s' was trained with --optimizer %s, its state is not that of %s", options->resume, info->optimizer, options->optimizer);
+  char *taken = NULL, *changed = NULL;
+  RecordedOptions recorded = {info->options, info->defaults, info->n_options, info->n_defaults};
+  Status status = options_resume(options, &recorded, flow->is_plan ? FIXED : 0, out, &taken, &changed);
+  if (!status && taken) fprintf(stderr, "tessera: as in the checkpoint '%s': %s\n", options->resume, taken);
+  if (!status && changed) fprintf(stderr, "tessera: other than in the checkpoint '%s': %s\n", options->resume, changed);
+  free(taken);
+  free(changed);
+  return status_context(status, "%s/meta.json", options->resume);
+}
+
+static Status append(TextList *list, const char *text, size_t n) {
+  const char **items = realloc(list->items, (size_t)(list->n + 1) * sizeof *items);
+  if (!items) FAIL(RESOURCE, NULL, "out of memory for the options");
+  list->items = items;
+  if (!(items[list->n] = strndup(text, n))) FAIL(RESOURCE, NULL, "out of memory for the options");
+  list->n++;
+  return STATUS_OK;
+}
+
+// Ranks may differ when it is continued, the number of micro-batches may not: it is recorded also where it followed from the ranks.
+static Status append_micro_batches(const Options *options, const Graph *program, TextList *given) {
+  char text[64];
+  if (options->given.micro_batches) return STATUS_OK;
+  int n = snprintf(text, sizeof text, "--micro-batches=%" PRId64, program->recipe.micro_per_rank * mesh_ranks(&program->mesh));
+  return append(given, text, (size_t)n);
+}
+
+static Status append_lines(TextList *list, const char *lines) {
+  for (const char *p = lines ? lines : ""; *p;) {
+    size_t n = strcspn(p, "\n");
+    if (n) TRY(append(list, p, n));
+    p += n + (p[n] == '\n');
+  }
+  return STATUS_OK;
+}
+
+Status resume_record(const Options *options, const Flow *flow, TextList *given, TextList *defaults) {
+  const Graph *program = flow->plan.programs[0];
+  unsigned except = flow->is_plan ? FIXED : 0;
+  *defaults = (TextList){0};
+  TRY(options_record(options, true, except, given));
+  Status status = append_lines(given, flow->is_plan ? program->recipe.options : NULL);
+  bool known = flow->is_plan && program->recipe.options && strstr(program->recipe.options, "--micro-batches=");
+  if (!status && !known) status = append_micro_batches(options, program, given);
+  if (!status) status = options_record(options, false, except, defaults);
+  if (status) options_free_texts(given);
+  return status;
+}
+
+static Status join_lines(const TextList *list, Arena *arena, const char **out) {
+  ARENA_GUARD(arena);
+  const char *text = NULL;
+  for (int i = 0; i < list->n; i++) text = text ? arena_printf(arena, "%s\n%s", text, list->items[i]) : arena_string(arena, list->items[i]);
+  *out = text;
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status resume_plan_options(const Options *options, Arena *arena, const char **out) {
+  TextList list;
+  TRY(options_record(options, true, 0, &list));
+  Status status = join_lines(&list, arena, out);
+  options_free_texts(&list);
+  return status;
+}

@@ -1,0 +1,20 @@
+// --resume and what it needs at --save: the options that decide results travel in the checkpoint, and a checkpoint goes on with its own model only.
+//
+// Threads: the main thread only.
+#ifndef TESSERA_RESUME_H
+#define TESSERA_RESUME_H
+
+#include "../runtime/checkpoint.h"
+#include "compile_flow.h"
+
+// Opens options->resume, checks that it is of the model or plan that `flow` has open, and gives in *out (options_finish, also after an error) the
+// options with which it is continued: what the command line does not say is as it was. What differs is said on stderr.
+MUST_USE Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_checkpoint, Options *out);
+
+// What a checkpoint of this run records in `options` and `defaults` of its CheckpointInfo; heap, ended by options_free_texts.
+MUST_USE Status resume_record(const Options *options, const Flow *flow, TextList *given, TextList *defaults);
+
+// The same for a plan file: one option a line, in `arena`.
+MUST_USE Status resume_plan_options(const Options *options, Arena *arena, const char **out);
+
+#endif
