@@ -199,9 +199,18 @@ Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena) {
   return append_variant(plan, variant, arena);
 }
 
-const Graph *plan_largest_variant(const Plan *plan, Arena *arena) {
+static int64_t arena_bytes(const Graph *g) {
+  int64_t end[SCOPE_COUNT] = {0};
+  for (size_t i = 0; i < g->n_buffers; i++) {
+    const Buffer *b = &g->buffers[i];
+    if (b->tier == TIER_DEVICE && b->offset_bytes + b->bytes > end[b->scope]) end[b->scope] = b->offset_bytes + b->bytes;
+  }
+  return g->recipe.ranks_per_process * pages(end[SCOPE_RANK]) + pages(end[SCOPE_PROCESS]);
+}
+
+const Graph *plan_largest_variant(const Plan *plan) {
   const Graph *largest = plan->variants[0];
   for (int i = 1; i < plan->n_variants; i++)
-    if (plan_bytes(plan->variants[i], arena).peak_bytes > plan_bytes(largest, arena).peak_bytes) largest = plan->variants[i];
+    if (arena_bytes(plan->variants[i]) > arena_bytes(largest)) largest = plan->variants[i];
   return largest;
 }

@@ -24,7 +24,7 @@ typedef struct Plan {
 MUST_USE Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena);
 
 // The variant that needs the largest arenas: what a process holds. What is sent is the same for all.
-const Graph *plan_largest_variant(const Plan *plan, Arena *arena);
+const Graph *plan_largest_variant(const Plan *plan);
 
 // Does the buffer hold something beyond one micro-batch: shared regions, what lives on (but constants that only phase micro reads and `init` does not
 // load), what micro hands to update? Its place depends on parameters and options only, never on the shapes of inputs; such buffers come first in

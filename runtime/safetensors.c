@@ -265,8 +265,8 @@ static json_t *slot_json(const Slot *slot, int64_t begin) {
                    (json_int_t)(begin + type_bytes(&slot->type)));
 }
 
-// The header's text, padded with blanks so that the data is aligned to 8 bytes; NULL: no memory, or a name that is no UTF-8.
-static char *header_text(Slot *slots, size_t n, const char *const *metadata, size_t *out_bytes) {
+// The header's text, padded with blanks so that the data is aligned to 8 bytes.
+static Status header_text(const char *path, Slot *slots, size_t n, const char *const *metadata, char **out, size_t *out_bytes) {
   json_t *root = json_object();
   if (metadata) {
     json_t *m = json_object();
@@ -282,17 +282,19 @@ static char *header_text(Slot *slots, size_t n, const char *const *metadata, siz
   }
   char *text = ok && json_object_size(root) == n + (metadata != NULL) ? json_dumps(root, JSON_COMPACT) : NULL;
   json_decref(root);
-  if (!text) return NULL;
+  if (!text) FAIL(MALFORMED, NULL, "%s: a tensor's name is used twice or is no UTF-8", path);
   size_t bytes = strlen(text), padded = (bytes + 7) / 8 * 8;
-  char *out = malloc(padded + SAFETENSORS_PREFIX_BYTES);
-  if (out) {
-    for (int i = 0; i < SAFETENSORS_PREFIX_BYTES; i++) out[i] = (char)(padded >> (8 * i));
-    memcpy(out + SAFETENSORS_PREFIX_BYTES, text, bytes);
-    memset(out + SAFETENSORS_PREFIX_BYTES + bytes, ' ', padded - bytes);
-    *out_bytes = padded + SAFETENSORS_PREFIX_BYTES;
+  char *header = malloc(padded + SAFETENSORS_PREFIX_BYTES);
+  if (header) {
+    for (int i = 0; i < SAFETENSORS_PREFIX_BYTES; i++) header[i] = (char)(padded >> (8 * i));
+    memcpy(header + SAFETENSORS_PREFIX_BYTES, text, bytes);
+    memset(header + SAFETENSORS_PREFIX_BYTES + bytes, ' ', padded - bytes);
   }
   free(text);
-  return out;
+  if (!header) FAIL(RESOURCE, NULL, "no memory for the header of %s", path);
+  *out = header;
+  *out_bytes = padded + SAFETENSORS_PREFIX_BYTES;
+  return NULL;
 }
 
 static Status write_at(SafetensorsWriter *w, const void *bytes, int64_t n, int64_t offset) {
@@ -310,8 +312,8 @@ static Status start_file(SafetensorsWriter *w, Slot *slots, const SafetensorsEnt
   for (size_t i = 0; i < n; i++) slots[i] = (Slot){entries[i].name, entries[i].type, 0, i};
   qsort(slots, n, sizeof *slots, by_width_and_name);
   for (size_t i = 0; i < n; i++) TRY(type_check(&slots[i].type, slots[i].name));
-  char *header = header_text(slots, n, metadata, &header_bytes);
-  if (!header) FAIL(MALFORMED, NULL, "%s: a tensor's name is used twice or is no UTF-8", w->path);
+  char *header;
+  TRY(header_text(w->path, slots, n, metadata, &header, &header_bytes));
   for (size_t i = 0; i < n; i++) {
     w->offsets[slots[i].entry] = (int64_t)header_bytes + slots[i].offset_bytes;
     w->sizes[slots[i].entry] = type_bytes(&slots[i].type);

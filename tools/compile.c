@@ -17,8 +17,7 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   TRY(resume_plan_options(options, flow->arena, &flow->graph->recipe.options));
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
-  plan_text_summary(stdout, flow->plan.programs[0]);
-  return STATUS_OK;
+  return plan_text_summary(stdout, flow->plan.programs[0]);
 }
 
 Status command_compile(const Options *options) {

@@ -49,9 +49,8 @@ static void print_memory(FILE *to, const Graph *g, Arena *arena) {
     if (bytes.peak_by_category[c]) fprintf(to, "  %-12s %14" PRId64 "\n", category_name((Category)c), bytes.peak_by_category[c]);
 }
 
-void plan_text_summary(FILE *to, const Graph *g) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
+static Status summary_guarded(FILE *to, const Graph *g, Arena *arena) {
+  ARENA_GUARD(arena);
   size_t n_steps[PHASE_COUNT] = {0};
   for (size_t i = 0; i < g->n_nodes; i++) n_steps[g->nodes[i]->phase]++;
   fprintf(to, "plan of %s: ranks %d, stage %d, %" PRId64 " micro-batch%s a rank, reduce per %s, %s, %s, isa %s\n", g->recipe.model ? g->recipe.model : "a model",
@@ -62,7 +61,14 @@ void plan_text_summary(FILE *to, const Graph *g) {
   print_buckets(to, g);
   print_sent(to, g, arena);
   print_memory(to, g, arena);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status plan_text_summary(FILE *to, const Graph *g) {
+  Arena *arena = arena_create(0);
+  Status status = arena ? summary_guarded(to, g, arena) : status_fail(STATUS_RESOURCE, NULL, "out of memory while printing a plan");
   arena_destroy(arena);
+  return status;
 }
 
 static void print_values(FILE *to, Value *const *values, int n) {
@@ -97,13 +103,19 @@ static void print_step(FILE *to, const Graph *g, const Node *node, const LedgerE
   fprintf(to, "\n");
 }
 
-void plan_text_steps(FILE *to, const Graph *g) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
+static Status steps_guarded(FILE *to, const Graph *g, Arena *arena) {
+  ARENA_GUARD(arena);
   LedgerEntry *entries;
   size_t n = plan_ledger(g, arena, &entries);
   for (size_t i = 0; i < g->n_nodes; i++) print_step(to, g, g->nodes[i], entry_of(entries, n, g->nodes[i]->id));
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status plan_text_steps(FILE *to, const Graph *g) {
+  Arena *arena = arena_create(0);
+  Status status = arena ? steps_guarded(to, g, arena) : status_fail(STATUS_RESOURCE, NULL, "out of memory while printing a plan");
   arena_destroy(arena);
+  return status;
 }
 
 static void json_cause(JsonWriter *w, const Cause *cause) {
@@ -174,9 +186,8 @@ static void json_savings(JsonWriter *w, const Graph *g) {
   json_write_end_array(w);
 }
 
-void plan_text_json(JsonWriter *w, const Graph *g) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
+static Status json_guarded(JsonWriter *w, const Graph *g, Arena *arena) {
+  ARENA_GUARD(arena);
   LedgerEntry *entries;
   size_t n = plan_ledger(g, arena, &entries);
   json_write_object(w, NULL);
@@ -189,9 +200,16 @@ void plan_text_json(JsonWriter *w, const Graph *g) {
   json_write_int(w, "padded_param_bytes", plan_bytes(g, arena).padded_param_bytes);
   json_ledger(w, entries, n);
   json_savings(w, g);
-  report_write_sent_bytes(w, g, NULL);
-  report_write_peak_bytes(w, g, NULL);
+  report_write_sent_bytes(w, g, NULL, arena);
+  report_write_peak_bytes(w, g, NULL, arena);
   json_steps(w, g);
   json_write_end_object(w);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status plan_text_json(JsonWriter *w, const Graph *g) {
+  Arena *arena = arena_create(0);
+  Status status = arena ? json_guarded(w, g, arena) : status_fail(STATUS_RESOURCE, NULL, "out of memory while printing a plan");
   arena_destroy(arena);
+  return status;
 }

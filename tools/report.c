@@ -40,9 +40,7 @@ size_t report_bytes_by_kind(const LedgerEntry *entries, size_t n, Arena *arena, 
   return n_kinds;
 }
 
-void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
+void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor, Arena *arena) {
   PlanBytes bytes = plan_bytes(program, arena);
   LedgerEntry *entries;
   size_t n = plan_ledger(program, arena, &entries);
@@ -59,12 +57,9 @@ void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor
   for (size_t k = 0; k < n_kinds; k++) json_write_int(w, kinds[k].kind, kinds[k].bytes);
   json_write_end_object(w);
   json_write_end_object(w);
-  arena_destroy(arena);
 }
 
-void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
+void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor, Arena *arena) {
   PlanBytes bytes = plan_bytes(program, arena);
   json_write_object(w, "peak_bytes");
   for (int tier = 0; tier < TIER_COUNT; tier++) {
@@ -81,7 +76,6 @@ void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor
     json_write_end_object(w);
   }
   json_write_end_object(w);
-  arena_destroy(arena);
 }
 
 static void write_reals(JsonWriter *w, const char *key, const double *values, int64_t n) {
@@ -103,7 +97,7 @@ static void write_step_ms(JsonWriter *w, const RunReport *report) {
   json_write_end_object(w);
 }
 
-static void write_plan_fields(JsonWriter *w, const RunReport *report) {
+static void write_plan_fields(JsonWriter *w, const RunReport *report, Arena *arena) {
   const Recipe *recipe = &report->program->recipe;
   json_write_int(w, "ranks", mesh_ranks(&report->program->mesh));
   json_write_int(w, "processes", recipe->processes);
@@ -114,11 +108,9 @@ static void write_plan_fields(JsonWriter *w, const RunReport *report) {
   json_write_text(w, "optimizer", recipe->optimizer);
   json_write_text(w, "loss_rule", recipe->loss_rule);
   json_write_text(w, "numerics_key", recipe->numerics_key);
-  Arena *arena = arena_create(0);
-  if (arena) json_write_int(w, "padded_param_bytes", plan_bytes(report->program, arena).padded_param_bytes);
-  arena_destroy(arena);
-  report_write_sent_bytes(w, report->program, report->executor);
-  report_write_peak_bytes(w, report->program, report->executor);
+  json_write_int(w, "padded_param_bytes", plan_bytes(report->program, arena).padded_param_bytes);
+  report_write_sent_bytes(w, report->program, report->executor, arena);
+  report_write_peak_bytes(w, report->program, report->executor, arena);
 }
 
 static void write_rss(JsonWriter *w, const Executor *executor) {
@@ -145,7 +137,8 @@ static void write_error(JsonWriter *w, const StatusError *error) {
   json_write_end_object(w);
 }
 
-static void write_report(JsonWriter *w, const RunReport *report) {
+static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena) {
+  ARENA_GUARD(arena);
   json_write_object(w, NULL);
   write_reals(w, "losses", report->losses, report->n_steps);
   write_reals(w, "grad_norms", report->grad_norms, report->n_steps);
@@ -154,10 +147,11 @@ static void write_report(JsonWriter *w, const RunReport *report) {
   write_step_ms(w, report);
   if (report->items_per_step) json_write_real(w, report->rate_key, report_rate_per_s(report));
   json_write_real(w, "compile_ms", report->compile_ms);
-  if (report->program) write_plan_fields(w, report);
+  if (report->program) write_plan_fields(w, report, arena);
   if (report->executor) write_rss(w, report->executor);
   write_error(w, report->error);
   json_write_end_object(w);
+  ARENA_RETURN(arena, STATUS_OK);
 }
 
 // Pipes and devices cannot be replaced by a rename.
@@ -166,25 +160,30 @@ static bool is_special(const char *path) {
   return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
+static Status write_file(const char *path, const char *shown, const RunReport *report, Arena *arena) {
+  FILE *to = fopen(path, "w");
+  if (!to) FAIL(IO, NULL, "cannot write the report '%s': %s", shown, strerror(errno));
+  JsonWriter w = {.to = to};
+  Status status = write_report(&w, report, arena);
+  bool written = !ferror(to);
+  written &= fclose(to) == 0;
+  if (!status && !written) status = status_fail(STATUS_IO, NULL, "cannot write the report '%s': %s", shown, strerror(errno));
+  return status;
+}
+
 Status report_write(const char *path, const RunReport *report) {
   size_t bytes = strlen(path) + 32;
   char *temporary = malloc(bytes);
-  if (!temporary) FAIL(RESOURCE, NULL, "out of memory while writing the report");
+  Arena *arena = arena_create(0);
+  Status status = temporary && arena ? NULL : status_fail(STATUS_RESOURCE, NULL, "out of memory while writing the report");
   bool direct = is_special(path);
-  if (direct) snprintf(temporary, bytes, "%s", path);
-  else snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-  FILE *to = fopen(temporary, "w");
-  bool written = to != NULL;
-  if (to) {
-    JsonWriter w = {.to = to};
-    write_report(&w, report);
-    written = !ferror(to);
-    written &= fclose(to) == 0;
-    written = written && (direct || rename(temporary, path) == 0);
+  if (!status) {
+    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+    status = write_file(direct ? path : temporary, path, report, arena);
+    if (!status && !direct && rename(temporary, path)) status = status_fail(STATUS_IO, NULL, "cannot write the report '%s': %s", path, strerror(errno));
+    if (status && !direct) unlink(temporary);
   }
-  int error = errno;
-  if (to && !written && !direct) unlink(temporary);
+  arena_destroy(arena);
   free(temporary);
-  if (!written) FAIL(IO, NULL, "cannot write the report '%s': %s", path, strerror(error));
-  return STATUS_OK;
+  return status;
 }

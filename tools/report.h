@@ -22,9 +22,9 @@ typedef struct RunReport {
 // Writes atomically (a temporary file beside `path`, then rename).
 MUST_USE Status report_write(const char *path, const RunReport *report);
 
-// "sent_bytes_per_step" and "peak_bytes" of a plan, shared with `show`. Without an executor `measured` is absent.
-void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor);
-void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor);
+// "sent_bytes_per_step" and "peak_bytes" of a plan, shared with `show`. Without an executor `measured` is absent. Under the caller's ARENA_GUARD.
+void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor *executor, Arena *arena);
+void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor *executor, Arena *arena);
 
 // Sum of bytes x times of the ledger's entries by kind; entries with equal `kind` are neighbours of nobody: looked up by name.
 typedef struct KindBytes { const char *kind; int64_t bytes; } KindBytes;

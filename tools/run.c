@@ -244,10 +244,9 @@ static Status read_fault(const Options *o, int ranks, ExecutorOptions *out) {
   return STATUS_OK;
 }
 
-static void say_plan(const Run *run) {
-  Arena *arena = arena_create(0);
-  if (!arena) return;
-  const Graph *program = plan_largest_variant(&run->flow.plan, arena);
+static Status say_plan_guarded(const Run *run, Arena *arena) {
+  ARENA_GUARD(arena);
+  const Graph *program = plan_largest_variant(&run->flow.plan);
   const Recipe *r = &program->recipe;
   PlanBytes bytes = plan_bytes(program, arena);
   char sent[32], peak[32];
@@ -257,7 +256,14 @@ static void say_plan(const Run *run) {
           bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
   if (run->flow.plan.n_variants > 1) fprintf(stderr, "tessera: a program for each of %d shapes of batches\n", run->flow.plan.n_variants);
   if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+static Status say_plan(const Run *run) {
+  Arena *arena = arena_create(0);
+  Status status = arena ? say_plan_guarded(run, arena) : status_fail(STATUS_RESOURCE, NULL, "out of memory before the first step");
   arena_destroy(arena);
+  return status;
 }
 
 // Will there be programs for other shapes?
@@ -282,7 +288,7 @@ static Status prepare(Run *run) {
   TRY(data_bind(run->data, 0, program));
   TRY(choose_steps(run));
   TRY(compile_known_shapes(run));
-  say_plan(run);
+  TRY(say_plan(run));
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .lr_list = o->lr_list.items, .n_lr = o->lr_list.n, .first_step = run->first_step,
     .grows = run->stream && may_vary(run),
@@ -399,16 +405,13 @@ static Status do_run(Run *run) {
 static Status write_report(const Run *run, const StatusError *error) {
   const Options *o = run->options;
   if (!o->report) return STATUS_OK;
-  Arena *arena = arena_create(0);
-  if (!arena) FAIL(RESOURCE, NULL, "out of memory while writing the report");
   RunReport report = {
-    .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan, arena) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
+    .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
     .grad_norms = run->history.grad_norms, .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
     .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
     .executor = run->executor, .error = error,
   };
-  arena_destroy(arena);
   return report_write(o->report, &report);
 }
 

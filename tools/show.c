@@ -11,14 +11,10 @@
 // ---- A plan -------------------------------------------------------------------------------------------------------------------
 
 static Status show_plan(const Flow *flow, const Options *options) {
-  if (options->json) {
-    plan_text_json(&(JsonWriter){.to = stdout}, flow->graph);
-    return STATUS_OK;
-  }
-  plan_text_summary(stdout, flow->graph);
+  if (options->json) return plan_text_json(&(JsonWriter){.to = stdout}, flow->graph);
+  TRY(plan_text_summary(stdout, flow->graph));
   printf("\n step phase  queue   operator                     results <- operands\n");
-  plan_text_steps(stdout, flow->graph);
-  return STATUS_OK;
+  return plan_text_steps(stdout, flow->graph);
 }
 
 // ---- A model ------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""N-th failure loops: call number 1, 2, 3, ... of a kind fails (once, and once and for ever after), until a run meets no failure.
+
+    test_faults.py TESSERA [--full]        TESSERA_FAULTS names the program with the injection layer; default: beside TESSERA, tests/tessera_faults
+
+Each time: a documented exit code, an error that says something, no crash and no finding of a sanitizer; under a name that existed stands the old
+file or the new one, whole; nothing else is left. Without --full a spread of the numbers, to stay under a minute.
+"""
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ARGUMENTS = [a for a in sys.argv[1:] if not a.startswith("--")]
+FULL = "--full" in sys.argv
+TESSERA = os.path.abspath(ARGUMENTS[0])
+FAULTS = os.environ.get("TESSERA_FAULTS") or os.path.join(os.path.dirname(TESSERA), "tests", "tessera_faults")
+HERE = os.path.dirname(os.path.abspath(__file__))
+MLP = os.path.join(HERE, "..", "models", "mlp")
+KINDS = ["alloc", "open", "read", "write", "fsync", "rename", "map", "thread"]
+PICKS = 10                    # numbers of a kind and case that are tried without --full
+CODES = {5: "I/O", 7: "resources"}
+SANITIZERS = {"ASAN_OPTIONS": "exitcode=97:detect_leaks=1:allocator_may_return_null=1", "UBSAN_OPTIONS": "halt_on_error=1:exitcode=97", "LSAN_OPTIONS": "exitcode=97"}
+failures, runs = [], 0
+
+
+def tessera(*arguments, fault=None, log=None, program=FAULTS):
+    environment = dict(os.environ, **SANITIZERS)
+    if fault:
+        environment.update(TESSERA_FAULT=fault, TESSERA_FAULT_LOG=log)
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, env=environment, errors="replace")
+
+
+def digest(path):
+    h = hashlib.sha256()
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            h.update(name.encode() + open(os.path.join(path, name), "rb").read())
+    else:
+        h.update(open(path, "rb").read())
+    return h.hexdigest()
+
+
+class Case:
+    """A command that writes `out` (in a folder of its own); `old` is what stood there before."""
+
+    def __init__(self, name, command, old, whole):
+        self.name, self.command, self.old, self.whole = name, command, old, whole
+        self.out = "out.onnx" if whole in (whole_model, whole_plan) else "out"
+
+    def run(self, work, fault):
+        """Runs once; returns (failures injected, calls counted)."""
+        global runs
+        runs += 1
+        shutil.rmtree(work, ignore_errors=True)
+        os.mkdir(work)
+        out, log = os.path.join(work, self.out), os.path.join(os.path.dirname(work), "log")
+        if os.path.exists(log):
+            os.remove(log)
+        (shutil.copytree if os.path.isdir(self.old) else shutil.copy)(self.old, out)
+        p = tessera(*[out if a == "OUT" else a for a in self.command], fault=fault, log=log)
+        lines = open(log).read().split("\n") if os.path.exists(log) else []
+        hits, calls = lines.count("hit"), max([int(x.split()[1]) for x in lines if x.startswith("calls")] or [0])
+        bad = self.judge(p, hits, out, work)
+        for what in bad:
+            failures.append("%s, %s: %s" % (self.name, fault, what))
+            print("FAIL", failures[-1], flush=True)
+        return hits, calls
+
+    def judge(self, p, hits, out, work):
+        bad = []
+        said = p.stderr.strip().splitlines()
+        if "Sanitizer" in p.stderr or "runtime error:" in p.stderr:
+            bad.append("sanitizer: " + p.stderr[-3000:])
+        elif "ended by signal" in p.stderr or p.returncode < 0:
+            bad.append("crashed: " + p.stderr[-500:])
+        elif p.returncode and not hits:
+            bad.append("exit %d without a failure: %s" % (p.returncode, p.stderr[-300:]))
+        elif p.returncode and p.returncode not in CODES:
+            bad.append("exit %d, wanted one of %s: %s" % (p.returncode, sorted(CODES), said[-1:]))
+        elif p.returncode and not any(x.startswith("tessera: error: ") and len(x) > 24 for x in said):
+            bad.append("exit %d and no error said: %r" % (p.returncode, p.stderr[-300:]))
+        left = sorted(os.listdir(work))
+        if left != [self.out]:
+            bad.append("left behind: %s" % left)
+        if self.out in left:
+            same = digest(out) == digest(self.old)
+            if same and p.returncode == 0:
+                bad.append("exit 0, and the old file stands there")
+            elif not same and not self.whole(out):
+                bad.append("neither the old one nor a whole new one stands there")
+        return bad
+
+    def loop(self, work, kind, ever):
+        suffix = ":ever" if ever else ""
+        hits, calls = self.run(work, "%s:%d" % (kind, 1 << 40))
+        if hits:
+            failures.append("%s: call 2^40 was made" % self.name)
+        if FULL:
+            n, hits = 0, 1
+            while hits:
+                n += 1
+                hits, _ = self.run(work, "%s:%d%s" % (kind, n, suffix))
+            return n - 1
+        picks = sorted({1 + (calls - 1) * i // (PICKS - 1) for i in range(PICKS)}) if calls else []
+        for n in picks:
+            self.run(work, "%s:%d%s" % (kind, n, suffix))
+        return len(picks)
+
+
+def whole_checkpoint(path):
+    with tempfile.TemporaryDirectory() as tmp:
+        return tessera("export", path, "-o", os.path.join(tmp, "w.safetensors"), program=TESSERA).returncode == 0
+
+
+def whole_model(path):
+    return tessera("show", path, program=TESSERA).returncode == 0
+
+
+def whole_plan(path):
+    return tessera("verify", path, program=TESSERA).returncode == 0
+
+
+def whole_report(path):
+    try:
+        return "losses" in json.load(open(path))
+    except ValueError:
+        return False
+
+
+def main():
+    if not os.path.exists(FAULTS):
+        print("no %s: it is not built here" % FAULTS)
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as tmp:
+        model, data = os.path.join(MLP, "model.onnx"), os.path.join(MLP, "inputs.safetensors")
+        train = ["run", model, "--data", data, "--no-shuffle", "--ranks", 2, "--zero", 3, "--optimizer", "sgd"]
+        old = {name: os.path.join(tmp, name) for name in ("checkpoint", "model", "plan", "report")}
+        for command in ([*train, "--steps", 1, "--save", old["checkpoint"], "--report", old["report"]], ["export", old["checkpoint"], "-o", old["model"] + ".onnx"],
+                        ["compile", model, "-o", old["plan"], "--ranks", 4]):
+            p = tessera(*command, program=TESSERA)
+            assert p.returncode == 0, p.stderr
+        os.rename(old["model"] + ".onnx", old["model"])
+        newer = os.path.join(tmp, "newer")
+        p = tessera(*train, "--steps", 2, "--save", newer, program=TESSERA)
+        assert p.returncode == 0, p.stderr
+        cases = [
+            Case("save", [*train, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
+            Case("resume", [*train, "--steps", 1, "--resume", newer, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
+            Case("report", [*train, "--steps", 2, "--report", "OUT"], old["report"], whole_report),
+            Case("export", ["export", newer, "-o", "OUT"], old["model"], whole_model),
+            Case("compile", ["compile", model, "-o", "OUT", "--ranks", 2], old["plan"], whole_plan),
+        ]
+        for case in cases:
+            for kind in KINDS:
+                counts = [case.loop(os.path.join(tmp, "work"), kind, ever) for ever in ((False, True) if FULL else (False,))]
+                print("%-8s %-7s %s" % (case.name, kind, " + ".join("%d" % c for c in counts)), flush=True)
+    print("%d runs, %d failed" % (runs, len(failures)))
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
