@@ -10,6 +10,7 @@
 
 #include "atomic_file.h"
 #include "import_state.h"
+#include "relocate.h"
 
 // One file of the model and its copy.
 typedef struct Copy {
@@ -17,6 +18,8 @@ typedef struct Copy {
   Bytes bytes;
   char *out_path;              // heap
   AtomicFile file;
+  char *location;              // external data: in the copy; heap
+  uint8_t *patched;            // the model's bytes with trained ones, where its locations are rewritten before it is written; heap
 } Copy;
 
 static char *folder_of(const char *path) {
@@ -44,16 +47,35 @@ static Status begin_copy(Copy *copy) {
   return atomic_write(&copy->file, copy->bytes.data, copy->bytes.n);
 }
 
-static Status begin_external(const ExternalFile *external, const char *out_folder, Copy *copy) {
+static const char *name_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+// Where the copy of the model refers to.
+static Status choose_location(const Model *model, const ExternalFile *external, const char *out_path, Copy *copy) {
+  const char *name = name_of(out_path);
+  int n;
+  if (!strcmp(name, name_of(model->path))) n = asprintf(&copy->location, "%s", external->location);
+  else if (model->external.n_files == 1) n = asprintf(&copy->location, "%s.data", name);
+  else n = asprintf(&copy->location, "%s.data/%s", name, external->location);
+  if (n >= 0) return STATUS_OK;
+  copy->location = NULL;
+  FAIL(RESOURCE, NULL, "out of memory");
+}
+
+static Status begin_external(const Model *model, const ExternalFile *external, const char *out_path, const char *out_folder, Copy *copy) {
   copy->source_path = external->path;
   copy->bytes = (Bytes){external->bytes, external->n_bytes};
-  if (asprintf(&copy->out_path, "%s/%s", out_folder, external->location) < 0) {
+  TRY(choose_location(model, external, out_path, copy));
+  if (asprintf(&copy->out_path, "%s/%s", out_folder, copy->location) < 0) {
     copy->out_path = NULL;
     FAIL(RESOURCE, NULL, "out of memory");
   }
   if (same_file(external->path, copy->out_path))
-    FAIL(USAGE, NULL, "the export would overwrite %s, external data of the source model; write to another folder", external->path);
-  TRY(make_folders(out_folder, external->location));
+    FAIL(USAGE, NULL, "the export would overwrite %s, external data of the source model; give it another name: -o %.*strained.onnx", external->path,
+         (int)(name_of(out_path) - out_path), out_path);
+  TRY(make_folders(out_folder, copy->location));
   return begin_copy(copy);
 }
 
@@ -83,9 +105,25 @@ static Status replace(Copy *copies, size_t n_copies, const WeightSource *source,
     if (!copy)
       status = status_fail(STATUS_UNSUPPORTED, NULL, "tensor '%s' does not lie in one piece in the model's file (its elements stand in int32_data or unpacked), "
                            "so it cannot be replaced in place; export .safetensors instead", w->name);
+    else if (copy->patched) memcpy(copy->patched + w->offset_bytes, buffer, (size_t)n);
     else status = atomic_overwrite(&copy->file, buffer, (size_t)n, w->offset_bytes);
   }
   free(buffer);
+  return status;
+}
+
+// The model's file when its data lie in others: its bytes are changed in memory, then they are given the new locations.
+static Status write_relocated(Copy *copies, const ExternalFiles *external) {
+  Relocation *relocations = calloc(external->n_files, sizeof *relocations);
+  uint8_t *bytes = NULL;
+  size_t n_bytes = 0;
+  if (!relocations) FAIL(RESOURCE, NULL, "out of memory");
+  for (size_t i = 0; i < external->n_files; i++) relocations[i] = (Relocation){external->files[i]->location, copies[i + 1].location};
+  Status status = relocate_external((Bytes){copies[0].patched, copies[0].bytes.n}, relocations, external->n_files, &bytes, &n_bytes);
+  free(relocations);
+  copies[0].bytes = (Bytes){bytes, n_bytes};
+  if (!status) status = begin_copy(&copies[0]);
+  free(bytes);
   return status;
 }
 
@@ -94,9 +132,15 @@ static Status export_files(Model *model, const WeightSource *source, const char 
   size_t n = model->external.n_files + 1;
   copies[0] = (Copy){.source_path = model->path, .bytes = model->file, .out_path = strdup(out_path), .file = {.fd = -1}};
   if (!copies[0].out_path) FAIL(RESOURCE, NULL, "out of memory");
-  TRY(begin_copy(&copies[0]));
-  for (size_t i = 1; i < n; i++) TRY(begin_external(model->external.files[i - 1], out_folder, &copies[i]));
+  if (n == 1) {
+    TRY(begin_copy(&copies[0]));
+  } else {
+    if (!(copies[0].patched = malloc(model->file.n + 1))) FAIL(RESOURCE, NULL, "out of memory: %zu bytes of the model", model->file.n);
+    memcpy(copies[0].patched, model->file.data, model->file.n);
+  }
+  for (size_t i = 1; i < n; i++) TRY(begin_external(model, model->external.files[i - 1], out_path, out_folder, &copies[i]));
   TRY(replace(copies, n, source, read, user));
+  if (n > 1) TRY(write_relocated(copies, &model->external));
   for (size_t i = n; i-- > 0;) TRY(atomic_commit(&copies[i].file));     // the model last: it refers to the others
   return STATUS_OK;
 }
@@ -114,6 +158,8 @@ Status model_export(Model *model, const char *out_path, ExportRead read, void *u
   for (size_t i = 0; copies && i < n; i++) {
     atomic_abandon(&copies[i].file);
     free(copies[i].out_path);
+    free(copies[i].location);
+    free(copies[i].patched);
   }
   free(copies);
   free(out_folder);

@@ -11,8 +11,9 @@
 // the tensor was not trained.
 typedef Status (*ExportRead)(void *user, const Weight *weight, void *out, bool *found);
 
-// Copies the model's file to `out_path` and its external data files to the same relative places beside it, asking `read` for each weight.
-// Refuses to overwrite an external data file of the source.
+// Copies the model's file to `out_path` and its external data beside it, asking `read` for each weight. Where `out_path` has another file name than the
+// model, the data do too, and the copy refers to them: NAME.onnx.data, or NAME.onnx.data/LOCATION where there are several files; exports side by side
+// do not touch each other. Refuses to overwrite the external data of the source: USAGE. The folder of `out_path` must be there.
 MUST_USE Status model_export(Model *model, const char *out_path, ExportRead read, void *user);
 
 #endif

@@ -1,6 +1,10 @@
 #include "command.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 int command_print_error(Status status) {
   if (!status) return STATUS_OK;
@@ -16,3 +20,16 @@ int command_print_error(Status status) {
 }
 
 Status command_exit_silently(int code) { return code ? status_fail((StatusCode)code, NULL, "%s", "") : STATUS_OK; }
+
+Status command_make_folders(const char *path) {
+  char *folder = strdup(path);
+  if (!folder) FAIL(RESOURCE, NULL, "out of memory for the path '%s'", path);
+  Status status = STATUS_OK;
+  for (char *slash = strchr(folder + (*folder == '/'), '/'); slash && !status; slash = strchr(slash + 1, '/')) {
+    *slash = 0;
+    if (mkdir(folder, 0777) && errno != EEXIST) status = status_fail(STATUS_IO, NULL, "cannot make the folder '%s' for '%s': %s", folder, path, strerror(errno));
+    *slash = '/';
+  }
+  free(folder);
+  return status;
+}

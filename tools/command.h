@@ -12,6 +12,9 @@ MUST_USE Status command_verify(const Options *options);    // verify.c
 MUST_USE Status command_export(const Options *options);    // export.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
 
+// Makes the folders that `path`, a file to be written, is to lie in.
+MUST_USE Status command_make_folders(const char *path);
+
 // "tessera: error: ..." on stderr (nothing when the text is empty: it has been said already); frees it; returns the exit code.
 int command_print_error(Status status);
 MUST_USE Status command_exit_silently(int code);           // a Status with that exit code and no text; OK for 0

@@ -15,6 +15,7 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
             data_n_variants(*data));
   TRY(flow_compile(flow, options, *data, false));
   TRY(resume_plan_options(options, flow->arena, &flow->graph->recipe.options));
+  TRY(command_make_folders(options->output));
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
   return plan_text_summary(stdout, flow->plan.programs[0]);

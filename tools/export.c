@@ -92,6 +92,7 @@ static Status export_checkpoint(Checkpoint **checkpoint, const Options *options)
   if (!model && !tensors) FAIL(USAGE, NULL, "'%s' ends neither in .onnx nor in .safetensors", options->output);
   if (options->torch && model) FAIL(USAGE, NULL, "--torch makes a state_dict: -o FILE.safetensors, not '%s'", options->output);
   TRY(checkpoint_open(options->input, checkpoint));
+  TRY(command_make_folders(options->output));
   if (options->torch) TRY(write_state(*checkpoint, options));
   else if (model) TRY(write_model(*checkpoint, options));
   else TRY(write_tensors(checkpoint_params(*checkpoint), options->output));

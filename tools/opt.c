@@ -124,6 +124,7 @@ static Status write_text(const Options *options, const Graph *graph) {
 }
 
 static Status write_graph(const Options *options, const Graph *graph) {
+  if (options->output) TRY(command_make_folders(options->output));
   if (!options->output || is_text(options->output)) return write_text(options, graph);
   if (ends_with(options->output, ".onnx")) return graph_write_onnx(graph, options->output);
   FAIL(USAGE, NULL, "-o %s: the name of the file says what to write: .onnxtxt or .onnx", options->output);

@@ -50,9 +50,40 @@ def check_wrong_source(tmp):
     train("mlp", "--steps", 1, "--save", saved)
     p = tessera("export", saved, "-o", os.path.join(tmp, "x.onnx"), "--model", model("linreg"))
     check(p.returncode == 1 and "fingerprint" in p.stderr, "another model is accepted: exit %d %s" % (p.returncode, p.stderr))
-    for arguments, code in ((["-o", os.path.join(tmp, "x.bin")], 2), ([], 2), (["-o", os.path.join(tmp, "none", "x.onnx")], 5)):
+    for arguments, code in ((["-o", os.path.join(tmp, "x.bin")], 2), ([], 2), (["-o", os.path.join(model("mlp"), "x.onnx")], 5)):
         p = tessera("export", saved, *arguments)
         check(p.returncode == code and p.stderr.startswith("tessera: error: "), "export %s: exit %d %s" % (arguments, p.returncode, p.stderr))
+
+
+def check_external(tmp):
+    """As torch.onnx.export(dynamo=True) writes it: the weights in NAME.onnx.data. Exports beside it and beside each other leave all data alone."""
+    folder = os.path.join(tmp, "external")
+    os.makedirs(folder)
+    source, one, two = (os.path.join(folder, n) for n in ("model.onnx", "trained.onnx", "other.onnx"))
+    onnx.save(onnx.load(model("mlp")), source, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
+    before = digest(source), digest(source + ".data")
+    saved, first = os.path.join(folder, "ck"), os.path.join(folder, "ck1")
+    train("mlp", "--steps", 1, "--save", first, source=source)
+    train("mlp", "--steps", 4, "--save", saved, source=source)
+    r = train("mlp", "--steps", 5)
+    for checkpoint, out in ((first, one), (saved, two), (saved, os.path.join(folder, "new", "folder", "model.onnx"))):
+        p = tessera("export", checkpoint, "-o", out)
+        check(p.returncode == 0 and os.path.exists(out + ".data"), "export of external data: exit %d %s" % (p.returncode, p.stderr))
+    check((digest(source), digest(source + ".data")) == before, "the export changed its source")
+    check(sorted(os.listdir(folder)) == ["ck", "ck1", "model.onnx", "model.onnx.data", "new", "other.onnx", "other.onnx.data", "trained.onnx", "trained.onnx.data"],
+          "the folder holds %s" % os.listdir(folder))
+    for out, step in ((one, 1), (two, 4), (os.path.join(folder, "new", "folder", "model.onnx"), 4)):
+        onnx.checker.check_model(out, full_check=True)
+        loss = runtime_loss(out, "mlp", step)
+        check(abs(loss - r["losses"][step]) <= 2e-6 * abs(loss), "%s: ONNX Runtime says %r, tessera %r" % (out, loss, r["losses"][step]))
+    p = tessera("export", saved, "-o", source)
+    check(p.returncode == 2 and "trained.onnx" in p.stderr and digest(source + ".data") == before[1], "onto the source: exit %d %s" % (p.returncode, p.stderr))
+    several = os.path.join(folder, "several.onnx")
+    onnx.save(onnx.load(source), several, save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    train("mlp", "--steps", 4, "--save", saved, source=several)
+    p = tessera("export", saved, "-o", os.path.join(folder, "parts.onnx"))
+    loss = runtime_loss(os.path.join(folder, "parts.onnx"), "mlp", 4)
+    check(p.returncode == 0 and abs(loss - r["losses"][4]) <= 2e-6 * abs(loss), "several files: exit %d %s, loss %r" % (p.returncode, p.stderr, loss))
 
 
 def check_plan(name, tmp):
@@ -84,6 +115,7 @@ def main():
             check_export(name, tmp)
             check_plan(name, tmp)
         check_wrong_source(tmp)
+        check_external(tmp)
     finish()
 
 
