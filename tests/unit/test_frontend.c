@@ -208,7 +208,7 @@ static void test_patterns(void **state) {
   arena_destroy(arena);
   expect(&s, &(ImportOptions){.batch = 5, .params = "nope*"}, STATUS_USAGE, "nope* matches no initializer");
   const Tie tie = {"W", "b"};
-  expect(&s, &(ImportOptions){.batch = 5, .ties = &tie, .n_ties = 1}, STATUS_USAGE, "their types differ");
+  expect(&s, &(ImportOptions){.batch = 5, .ties = &tie, .n_ties = 1}, STATUS_USAGE, "their types are neither equal nor transposed");
   free(s.bytes);
 }
 
