@@ -17,11 +17,13 @@ struct Model {
   Bytes file;
   bool mapped;                    // file is a mapping of ours
   ExternalFiles external;
+  size_t arena_limit;             // of the caller's arena, while a budget is in force (import_budget.c)
   const Weight *given;            // values for inputs, from model_give_weights; the caller's
   size_t n_given;
 };
 
 typedef struct Draft Draft;
+enum { PROBLEMS_KEPT = 1000 };
 typedef struct Problem { StatusCode code; const char *node, *what; } Problem;
 typedef struct Symbol { const char *name; int64_t size; bool given, used; const char *by; } Symbol;   // given: by --dim
 
@@ -83,8 +85,8 @@ struct Import {
   OnnxModel onnx;
   Form form;
   int64_t opset;                  // of ai.onnx
-  Problem *problems;
-  size_t n_problems, problems_capacity;
+  Problem *problems;              // the first PROBLEMS_KEPT
+  size_t n_problems, n_kept, problems_capacity;
   const char **warnings;
   size_t n_warnings, warnings_capacity;
   Node **nodes;                   // of the graph in the making
@@ -112,6 +114,11 @@ MUST_USE Status import_verdict(const Import *import);
 MUST_USE Status tensor_type(const OnnxTensor *tensor, Type *out);
 MUST_USE Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const char *name, Weight *out);
 MUST_USE Status weights_fingerprint(WeightSource *source);
+
+// ---- import_budget.c: reading takes at most 32 times the bytes that are no weights, and 16 MiB ----
+void budget_begin(Model *model, Arena *arena);
+void budget_allow(Model *model, Arena *arena, size_t n_bytes);      // decoded weights and expanded nodes come on top: they have limits of their own
+void budget_end(Model *model, Arena *arena);
 
 // ---- import_scope.c ----
 NameScope *scope_create(Import *import, const NameScope *parent, const char *prefix);

@@ -74,8 +74,10 @@ void import_problem(Import *import, StatusCode code, const char *node, const cha
   va_start(args, format);
   vsnprintf(what, sizeof what, format, args);
   va_end(args);
+  import->n_problems++;
+  if (import->n_kept == PROBLEMS_KEPT) return;
   Problem p = {code, arena_string(import->arena, node), arena_string(import->arena, what)};
-  ARENA_PUSH(import->arena, import->problems, import->n_problems, import->problems_capacity, p);
+  ARENA_PUSH(import->arena, import->problems, import->n_kept, import->problems_capacity, p);
 }
 
 void import_warning(Import *import, const char *format, ...) {
@@ -101,7 +103,7 @@ bool import_absorb(Import *import, Status status, const char *node) {
 static StatusCode gravest(const Import *import) {
   static const StatusCode order[] = {STATUS_MALFORMED, STATUS_UNSUPPORTED, STATUS_RESOURCE, STATUS_IO, STATUS_USAGE};
   for (size_t k = 0; k < sizeof order / sizeof *order; k++)
-    for (size_t i = 0; i < import->n_problems; i++)
+    for (size_t i = 0; i < import->n_kept; i++)
       if (import->problems[i].code == order[k]) return order[k];
   return import->problems[0].code;
 }
@@ -110,11 +112,11 @@ Status import_verdict(const Import *import) {
   if (!import->n_problems) return STATUS_OK;
   if (import->n_problems == 1) return status_fail(import->problems[0].code, import->problems[0].node, "%s", import->problems[0].what);
   size_t capacity = 128;
-  for (size_t i = 0; i < import->n_problems; i++)
+  for (size_t i = 0; i < import->n_kept; i++)
     capacity += 32 + strlen(import->problems[i].what) + (import->problems[i].node ? strlen(import->problems[i].node) : 0);
   char *text = arena_alloc(import->arena, capacity), *p = text;
   p += sprintf(p, "%zu problems:", import->n_problems);
-  for (size_t i = 0; i < import->n_problems && i < PROBLEMS_SHOWN; i++) {
+  for (size_t i = 0; i < import->n_kept && i < PROBLEMS_SHOWN; i++) {
     const Problem *problem = &import->problems[i];
     p += problem->node ? sprintf(p, "\n  node '%s': %s", problem->node, problem->what) : sprintf(p, "\n  %s", problem->what);
   }
@@ -317,23 +319,50 @@ static void import_inputs(Import *import) {
       import_warning(import, "--dim %s=%" PRId64 " binds nothing: no input has an open dimension of that name", import->symbols[i].name, import->symbols[i].size);
 }
 
-Status model_inputs(Model *model, Arena *arena, const ModelInput **out, size_t *n_out) {
-  ARENA_GUARD(arena);
+static Status list_inputs(Model *model, Arena *scratch, const ModelInput **out, size_t *n_out) {
+  ARENA_GUARD(scratch);
   OnnxModel onnx;
-  Status status = onnx_decode_model(model->file, arena, &onnx);
-  if (status || !onnx.has_graph) ARENA_RETURN(arena, status ? status : status_fail(STATUS_MALFORMED, NULL, "%s has no graph", model->path));
-  const Onnx__ValueInfoProto **infos;
   Form form;
-  status = form_detect(model, &onnx, arena, &form);
-  if (status) ARENA_RETURN(arena, status);
-  size_t n = data_inputs(&onnx.graph, &form, arena, &infos);
-  ModelInput *inputs = ARENA_ARRAY(arena, ModelInput, n);
+  Status status = onnx_decode_model(model->file, scratch, &onnx);
+  if (!status && !onnx.has_graph) status = status_fail(STATUS_MALFORMED, NULL, "%s has no graph", model->path);
+  if (!status) status = form_detect(model, &onnx, scratch, &form);
+  if (status) ARENA_RETURN(scratch, status);
+  const Onnx__ValueInfoProto **infos;
+  size_t n = data_inputs(&onnx.graph, &form, scratch, &infos);
+  ModelInput *inputs = ARENA_ARRAY(scratch, ModelInput, n);
   for (size_t i = 0; i < n && !status; i++) status = describe_input(infos[i], &inputs[i]);
-  if (!status) {
-    *out = inputs;
-    *n_out = n;
+  *out = inputs;
+  *n_out = n;
+  ARENA_RETURN(scratch, status);
+}
+
+static void copy_inputs(Arena *arena, const ModelInput *inputs, size_t n, const ModelInput **out) {
+  ModelInput *copy = arena_copy(arena, inputs, sizeof *inputs * n);
+  for (size_t i = 0; i < n; i++) {
+    copy[i].name = arena_string(arena, inputs[i].name);
+    for (int d = 0; d < inputs[i].rank; d++) copy[i].symbols[d] = arena_string(arena, inputs[i].symbols[d]);
   }
-  ARENA_RETURN(arena, status);
+  *out = copy;
+}
+
+static Status keep_inputs(Arena *arena, const ModelInput *inputs, size_t n, const ModelInput **out) {
+  ARENA_GUARD(arena);
+  copy_inputs(arena, inputs, n, out);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+// What is decoded on the way is many times what is kept.
+Status model_inputs(Model *model, Arena *arena, const ModelInput **out, size_t *n_out) {
+  Arena *scratch = arena_create(0);
+  const ModelInput *inputs;
+  size_t n;
+  if (!scratch) FAIL(RESOURCE, NULL, "out of memory");
+  budget_begin(model, scratch);
+  Status status = list_inputs(model, scratch, &inputs, &n);
+  if (!status) status = keep_inputs(arena, inputs, n, out);
+  if (!status) *n_out = n;
+  arena_destroy(scratch);
+  return status;
 }
 
 // ---- Initializers, outputs, the whole -----------------------------------------------------------------------------------------
@@ -399,22 +428,36 @@ static Status collect_weights(Model *model, const OnnxModel *onnx, Arena *arena,
   return weights_fingerprint(out);
 }
 
+static Status import_guarded(Import *import, Imported *out) {
+  ARENA_GUARD(import->arena);
+  WeightSource source;
+  Status status = import_model(import);
+  if (!status) status = collect_weights(import->model, &import->onnx, import->arena, &source);
+  if (!status) *out = (Imported){import->graph, source, import->warnings, import->n_warnings};
+  ARENA_RETURN(import->arena, status);
+}
+
 Status model_import(Model *model, const ImportOptions *options, Arena *arena, Imported *out) {
   static const ImportOptions none;
   Import import = {.model = model, .options = options ? options : &none, .arena = arena};
-  ARENA_GUARD(arena);
-  WeightSource source;
-  Status status = import_model(&import);
-  if (!status) status = collect_weights(model, &import.onnx, arena, &source);
-  if (!status) *out = (Imported){import.graph, source, import.warnings, import.n_warnings};
-  ARENA_RETURN(arena, status);
+  budget_begin(model, arena);
+  Status status = import_guarded(&import, out);
+  budget_end(model, arena);
+  return status;
 }
 
-Status model_weights(Model *model, Arena *arena, WeightSource *out) {
+static Status weights_guarded(Model *model, Arena *arena, WeightSource *out) {
   ARENA_GUARD(arena);
   OnnxModel onnx;
   Status status = onnx_decode_model(model->file, arena, &onnx);
   if (!status && !onnx.has_graph) status = status_fail(STATUS_MALFORMED, NULL, "%s has no graph", model->path);
   if (!status) status = collect_weights(model, &onnx, arena, out);
   ARENA_RETURN(arena, status);
+}
+
+Status model_weights(Model *model, Arena *arena, WeightSource *out) {
+  budget_begin(model, arena);
+  Status status = weights_guarded(model, arena, out);
+  budget_end(model, arena);
+  return status;
 }

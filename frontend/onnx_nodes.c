@@ -8,6 +8,7 @@
 #include "import_state.h"
 #include "sharding_spec.h"
 
+enum { EXPANDED_NODE_BYTES = 4096 };
 enum { EXPANDED_NODES_MAX = 50000, SCOPE_DEPTH_MAX = 200 };
 
 const char *node_label(Arena *arena, const OnnxNode *node) {
@@ -109,6 +110,7 @@ Value *const *site_add(const Site *site, const char *op, const char *suffix, int
 }
 
 bool import_expand(Import *import, const char *label) {
+  budget_allow(import->model, import->arena, EXPANDED_NODE_BYTES);
   if (++import->n_expanded <= EXPANDED_NODES_MAX || import->stopped) return !import->stopped;
   import_problem(import, STATUS_RESOURCE, label, "functions, loops and branches expand to more than %d nodes", EXPANDED_NODES_MAX);
   import->stopped = true;

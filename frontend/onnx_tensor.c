@@ -130,6 +130,7 @@ static Status sparse_weight(Model *model, Arena *arena, const OnnxTensor *tensor
     FAIL(MALFORMED, NULL, "sparse tensor '%s': %" PRId64 " values need int64 indices of shape [%" PRId64 "] or [%" PRId64 ", %d]", name, n, n, n, w.type.rank);
   if (type_bytes(&w.type) > DENSE_BYTES_MAX)
     FAIL(RESOURCE, NULL, "sparse tensor '%s' has %" PRId64 " bytes when dense; at most %" PRId64 " are supported", name, type_bytes(&w.type), DENSE_BYTES_MAX);
+  budget_allow(model, arena, (size_t)type_bytes(&w.type));
   char *bytes = arena_alloc(arena, (size_t)type_bytes(&w.type));
   for (int64_t i = 0; i < n; i++) {
     int64_t at;
@@ -171,6 +172,7 @@ Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const
     if (in_one_piece) {
       place_in_file(model, data.last.data, &w);
     } else {
+      budget_allow(model, arena, (size_t)n_bytes);
       void *bytes = arena_alloc(arena, (size_t)n_bytes);
       decode_typed(tensor, &data, w.type.dtype, bytes);
       w.bytes = bytes;

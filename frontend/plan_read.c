@@ -198,12 +198,19 @@ static Status read_graph(Reader *r) {
   return meta_finish(r->meta);
 }
 
+static Status read_guarded(Reader *r) {
+  ARENA_GUARD(r->arena);
+  Status status = onnx_decode_model(r->model->file, r->arena, &r->onnx);
+  if (!status) status = check_plan_versions(&r->onnx, r->model->path);
+  if (!status) status = read_graph(r);
+  ARENA_RETURN(r->arena, status);
+}
+
 Status graph_read_onnx(Model *model, Arena *arena, Graph **out) {
   Reader r = {.model = model, .arena = arena};
-  ARENA_GUARD(arena);
-  Status status = onnx_decode_model(model->file, arena, &r.onnx);
-  if (!status) status = check_plan_versions(&r.onnx, model->path);
-  if (!status) status = read_graph(&r);
+  budget_begin(model, arena);
+  Status status = read_guarded(&r);
+  budget_end(model, arena);
   if (!status) *out = r.graph;
-  ARENA_RETURN(arena, status);
+  return status;
 }

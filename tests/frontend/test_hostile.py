@@ -45,6 +45,14 @@ def add_node(model, *args, **attributes):
     model.graph.node.insert(0, helper.make_node(*args, **attributes))
 
 
+def empty_nodes(count):
+    graph, length = b"\x0a\x00" * count, b""
+    n = len(graph)
+    while n > 0x7f:
+        length, n = length + bytes([n & 0x7f | 0x80]), n >> 7
+    return b"\x08\x0a\x42\x02\x10\x12\x3a" + length + bytes([n]) + graph
+
+
 def nested_if(levels):
     model = base()
     add_node(model, "Identity", ["x"], ["deep"], name="inner")
@@ -85,6 +93,7 @@ CASES = [
                                                    m.graph.initializer[0].external_data.add(key="location", value="../../etc/passwd"))), 3, "'..'"),
     ("two problems at once", changed(lambda m: (m.graph.node[0].input.__setitem__(1, "Wq"), set_attr(m.graph.node[1], "op_type", "Ad"))), 3, "2 problems"),
     ("subgraphs 5,000 deep", nested_if(5000), 3, "nested deeper"),
+    ("5 million empty nodes", empty_nodes(5000000), 7, "limit"),
     ("subgraphs 60 deep, no graph around them", nested_if(60), 3, ""),
 ]
 

@@ -28,5 +28,5 @@ compile gcc loops_scalar.o kernels/loops.c -DLOOPS_ISA=scalar
 compile gcc loops_avx2.o kernels/loops.c -DLOOPS_ISA=avx2 -mavx2 -mfma
 compile gcc loops_avx512.o kernels/loops.c -DLOOPS_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
 clang "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/$target.c" "${objects[@]}" -o "$out/$target" \
-  -lprotobuf-c -lxxhash -ljansson -ldnnl -lm -lpthread -lgomp || { echo "no libFuzzer: run tools/setup"; exit 77; }
+  -lprotobuf-c -lcrypto -lxxhash -ljansson -ldnnl -lm -lpthread -lgomp || { echo "no libFuzzer: run tools/setup"; exit 77; }
 "$out/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=65536 -artifact_prefix="$out/" "$corpus"
