@@ -311,20 +311,40 @@ static Status write_all(const char *dir, Executor *executor, const Graph *progra
   return flush_dir(dir);
 }
 
+static Status parent_of(const char *dir, char out[PATH_BYTES]) {
+  TRY(join(out, dir, ""));
+  char *slash = strrchr(out, '/');
+  if (slash) slash[slash == out] = 0;
+  else strcpy(out, ".");
+  return NULL;
+}
+
 static Status flush_parent(const char *dir) {
   char parent[PATH_BYTES];
-  TRY(join(parent, dir, ""));
-  char *slash = strrchr(parent, '/');
-  if (!slash) return flush_dir(".");
-  slash[slash == parent] = 0;
+  TRY(parent_of(dir, parent));
   return flush_dir(parent);
+}
+
+// The name without slashes at its end.
+static Status place_of(const char *dir, char out[PATH_BYTES]) {
+  TRY(join(out, dir, ""));
+  for (size_t n = strlen(out); n > 1 && out[n - 1] == '/'; n--) out[n - 1] = 0;
+  if (!out[0]) FAIL(USAGE, NULL, "a checkpoint needs the name of a folder");
+  return NULL;
+}
+
+Status checkpoint_check_place(const char *dir) {
+  char place[PATH_BYTES], parent[PATH_BYTES];
+  TRY(place_of(dir, place));
+  TRY(check_place(place));
+  TRY(parent_of(place, parent));
+  if (access(parent, W_OK | X_OK)) FAIL(IO, NULL, "%s cannot be made: the folder %s: %s", place, parent, strerror(errno));
+  return NULL;
 }
 
 Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
   char place[PATH_BYTES], temporary[PATH_BYTES];
-  TRY(join(place, dir, ""));
-  for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = 0;
-  if (!place[0]) FAIL(USAGE, NULL, "a checkpoint needs the name of a folder");
+  TRY(place_of(dir, place));
   TRY(check_place(place));
   TRY(join(temporary, place, ".tmp"));
   remove_dir(temporary);

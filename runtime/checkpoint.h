@@ -27,6 +27,9 @@ typedef struct CheckpointInfo {
 // taken from the program. An existing checkpoint at `dir` is replaced; anything else there is USAGE.
 MUST_USE Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info);
 
+// Would checkpoint_save take this place? USAGE: something that is no checkpoint is there. IO: the folder it is to lie in is missing or not writable.
+MUST_USE Status checkpoint_check_place(const char *dir);
+
 typedef struct Checkpoint Checkpoint;
 
 // Maps the files and verifies their hashes (XXH3-128 in meta.json): MALFORMED when one differs. Strings and weights live until checkpoint_close.

@@ -344,7 +344,7 @@ static Status shapes_of_slot(const Data *d, const StreamSlot *slot, Type *shapes
     shapes[i] = w->type;
     TRY(delivered(&d->inputs[i], w->type.dtype, "the stream", &shapes[i].dtype));
     Status status = check_declared(&d->inputs[i], &shapes[i], "the stream");
-    if (status) return status_context(status, "batch %" PRId64, slot->batch);
+    if (status) return status_context(status, "batch %" PRId64 " (a DataLoader with drop_last=True gives equal batches)", slot->batch);
   }
   return NULL;
 }
@@ -408,6 +408,7 @@ void data_close(Data *d) {
   free(d->variant_batches);
   free(d->batch_variants);
   free(d->order);
+  free(d->left_out);
   free(d);
 }
 
@@ -481,6 +482,35 @@ double data_samples_per_batch(const Data *d) { return mean_of(d, samples_of); }
 double data_tokens_per_batch(const Data *d) { return mean_of(d, tokens_of); }
 bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
 
+const char *data_left_out(const Data *d) { return d->left_out; }
+
+// What is left over when data are cut into equal batches: like batch 0, with fewer samples.
+static bool is_remainder(const Data *d, const StreamSlot *slot) {
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    const Weight *w = d->feeds[i].kind == FEED_STREAM ? safetensors_find(slot->file, d->inputs[i].name) : NULL;
+    const Type *usual = &d->shapes[i];
+    if (d->feeds[i].kind != FEED_STREAM) continue;
+    if (!w || w->type.rank != usual->rank || (usual->rank > 0 && w->type.dims[0] > usual->dims[0])) return false;
+    for (int k = 1; k < usual->rank; k++)
+      if (w->type.dims[k] != usual->dims[k]) return false;
+  }
+  return true;
+}
+
+// A remainder that the model does not take: at the end of the stream it is left out, else it is an error.
+static Status leave_out(Data *d, const StreamSlot *slot, Status refused) {
+  StreamSlot *next = NULL;
+  if (!is_remainder(d, slot)) return refused;
+  Status status = stream_seek(&d->stream, slot->batch + 1, &next);
+  bool last = !next && !status;
+  status_free(status);
+  if (!last) return refused;
+  if (asprintf(&d->left_out, "%s%s%s%s", refused->node ? "input '" : "", refused->node ? refused->node : "", refused->node ? "': " : "", refused->what) < 0) d->left_out = NULL;
+  status_free(refused);
+  if (!d->left_out) FAIL(RESOURCE, NULL, "out of memory");
+  return NULL;
+}
+
 Status data_available(Data *d, int64_t first, int64_t n, bool *out) {
   *out = true;
   if (!d->has_stream || n < 1) return NULL;
@@ -491,6 +521,10 @@ Status data_available(Data *d, int64_t first, int64_t n, bool *out) {
     status = stream_seek(&d->stream, b, &slot);
     if (!slot) break;
     status = number_slot(d, slot);
+    if (status_code(status) != STATUS_MALFORMED) continue;
+    status = leave_out(d, slot, status);
+    slot = NULL;
+    break;
   }
   pthread_mutex_unlock(&d->stream.mutex);
   if (!status) *out = slot != NULL;

@@ -62,7 +62,9 @@ double data_samples_per_batch(const Data *data);              // first axis of t
 bool data_has_tokens(const Data *data);                       // samples are token sequences
 double data_tokens_per_batch(const Data *data);               // elements of the first integer input of rank 2; mean over known batches
 
-// Are batches [first, first + n) there? Always, but for a stream that ends: blocks until it knows.
+// Are batches [first, first + n) there? Always, but for a stream that ends: blocks until it knows. A last batch of a shape that the model does not take
+// (what is left over of the data, smaller than the others) is not there; another one is MALFORMED.
 MUST_USE Status data_available(Data *data, int64_t first, int64_t n, bool *out);
+const char *data_left_out(const Data *data);                  // what that last batch was, in a sentence; NULL: there was none. Valid until data_close
 
 #endif

@@ -54,6 +54,7 @@ struct Data {
   size_t n_files;
   Stream stream;
   bool has_stream;
+  char *left_out;              // why the stream's last batch is not taken; NULL: it is
   int64_t n_samples, n_batches;        // of one epoch; -1: not of that kind
   int64_t batch_size;                  // samples per micro-batch, for sources by sample
   int shift;                           // resolved by data_bind

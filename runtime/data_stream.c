@@ -66,7 +66,8 @@ static Status read_next(Stream *s) {
     return NULL;
   }
   if (got < SAFETENSORS_PREFIX_BYTES) FAIL(MALFORMED, NULL, "%s ends within the first bytes of batch %" PRId64, stream_name, s->next_batch);
-  TRY(safetensors_header_bytes(prefix, stream_name, &header_bytes));
+  Status status = safetensors_header_bytes(prefix, stream_name, &header_bytes);
+  if (status) return status_context(status, "batch %" PRId64 "; each batch must be what safetensors.torch.save or safetensors.numpy.save gives", s->next_batch);
   int64_t head = SAFETENSORS_PREFIX_BYTES + header_bytes;
   TRY(slot_room(slot, (size_t)head));
   memcpy(slot->bytes, prefix, sizeof prefix);

@@ -419,7 +419,7 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = now_ms() - start_ms};
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);
-    if (!isfinite(result.loss)) FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %g; parameters may be spoilt", result.step, result.loss);
+    if (!isfinite(result.loss)) FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt", result.step, isnan(result.loss) ? "nan" : "infinite");
     if (!go_on) break;
   }
   return NULL;

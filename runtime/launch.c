@@ -53,7 +53,7 @@ static void take_beats(Supervisor *s) {
   LaunchBeat beat;
   while (read(s->beats, &beat, sizeof beat) == (ssize_t)sizeof beat) {
     s->last_beat_ns = now_ns();
-    s->end.last_step = beat.step;
+    if (beat.step >= 0) s->end.last_step = beat.step;      // below 0: a sign of life between steps
     if (s->options->on_beat) s->options->on_beat(s->options->self, &beat);
   }
 }

@@ -33,7 +33,8 @@ Status safetensors_header_bytes(const void *prefix, const char *path, int64_t *h
   uint64_t n = 0;
   for (int i = SAFETENSORS_PREFIX_BYTES - 1; i >= 0; i--) n = n << 8 | ((const unsigned char *)prefix)[i];
   if (n > INT64_MAX / 2 || n < 2) FAIL(MALFORMED, NULL, "%s is no safetensors file: its first 8 bytes announce a header of %" PRIu64 " bytes", path, n);
-  if (n > HEADER_BYTES_MAX) FAIL(RESOURCE, NULL, "%s announces a header of %" PRIu64 " bytes; at most %d are read", path, n, HEADER_BYTES_MAX);
+  if (n > HEADER_BYTES_MAX)
+    FAIL(MALFORMED, NULL, "%s is no safetensors file: its first 8 bytes announce a header of %" PRIu64 " bytes, and %d are allowed", path, n, HEADER_BYTES_MAX);
   *header_bytes = (int64_t)n;
   return NULL;
 }
@@ -41,7 +42,7 @@ Status safetensors_header_bytes(const void *prefix, const char *path, int64_t *h
 static Status header_load(const void *header, int64_t bytes, const char *path, json_t **out) {
   json_error_t error;
   json_t *root = json_loadb(header, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
-  if (!root) FAIL(MALFORMED, NULL, "%s: the header is no JSON: %s (byte %d of it)", path, error.text, error.position);
+  if (!root) FAIL(MALFORMED, NULL, "%s is no safetensors file: the header is no JSON: %s (byte %d of it)", path, error.text, error.position);
   if (!json_is_object(root)) {
     json_decref(root);
     FAIL(MALFORMED, NULL, "%s: the header is JSON, but no object", path);
@@ -166,7 +167,7 @@ static Status read_all(Safetensors *file, const char *bytes, int64_t n_bytes, co
   if (n_bytes < SAFETENSORS_PREFIX_BYTES) FAIL(MALFORMED, NULL, "%s has %" PRId64 " bytes: no safetensors file", path, n_bytes);
   TRY(safetensors_header_bytes(bytes, path, &header_bytes));
   if (header_bytes > n_bytes - SAFETENSORS_PREFIX_BYTES)
-    FAIL(MALFORMED, NULL, "%s announces a header of %" PRId64 " bytes and has %" PRId64 " in all", path, header_bytes, n_bytes);
+    FAIL(MALFORMED, NULL, "%s is no safetensors file: its first 8 bytes announce a header of %" PRId64 " bytes, it has %" PRId64 " in all", path, header_bytes, n_bytes);
   TRY(header_load(bytes + SAFETENSORS_PREFIX_BYTES, header_bytes, path, &file->header));
   file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors);
   if (!file->tensors) FAIL(RESOURCE, NULL, "no memory for the %zu tensors of %s", json_object_size(file->header), path);

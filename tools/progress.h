@@ -9,6 +9,8 @@
 typedef struct Progress {
   FILE *lines;                 // plain line per step; NULL: none
   bool live;                   // stdout is a terminal: one line that is overwritten
+  bool brief;                  // stdout is no terminal and lines go elsewhere: a line there at least every ten seconds
+  int64_t shown_ns;            // when the last brief line was printed
   int64_t steps;               // planned; -1: unknown
   int64_t done;
   int64_t items_per_step;      // tokens or samples

@@ -1,8 +1,10 @@
 // tessera run: a supervised worker process opens, compiles and trains; this process waits for it, and writes the report when it dies.
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../kernels/ops.h"
@@ -69,6 +71,7 @@ typedef struct Run {
   Progress progress;
   char params_hash[33];
   bool interrupted;
+  Status stop;                 // why a stream cannot go on; what was done is kept
   const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
   size_t n_origins;
   int64_t saved_step;          // of the newest checkpoint of this run; -1: none
@@ -274,10 +277,44 @@ static bool may_vary(const Run *run) {
   return !run->flow.is_plan && (data_n_variants(run->data) > 1 || (open && data_batches(run->data) < 0));
 }
 
+// May `path` become a file? Known before the work is done that it is to hold.
+static Status check_target(const char *option, const char *path) {
+  char folder[4096];
+  struct stat st;
+  const char *slash = path ? strrchr(path, '/') : NULL;
+  if (!path) return STATUS_OK;
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + (slash == path) : 1, slash ? path : ".");
+  bool there = stat(path, &st) == 0;
+  if (!*path || (there && S_ISDIR(st.st_mode))) FAIL(USAGE, NULL, "--%s '%s' is a folder; it must be a file", option, path);
+  if (there && S_ISREG(st.st_mode) && access(path, W_OK)) FAIL(IO, NULL, "--%s '%s' cannot be written: %s", option, path, strerror(errno));
+  if ((!there || S_ISREG(st.st_mode)) && access(folder, W_OK | X_OK))
+    FAIL(IO, NULL, "--%s '%s' cannot be written: the folder '%s': %s", option, path, folder, strerror(errno));
+  return STATUS_OK;
+}
+
+static Status check_targets(const Options *o) {
+  if (o->save_every && !o->save) FAIL(USAGE, NULL, "--save-every %" PRId64 " needs --save DIR", o->save_every);
+  if (o->save) {
+    Status status = checkpoint_check_place(o->save);
+    if (status) return status_context(status, "--save");
+  }
+  TRY(check_target("log", o->log));
+  return check_target("dump-grads", o->dump_grads);
+}
+
+static Status check_ranks(const Run *run) {
+  enum { RANKS_MAX = 4096 };     // threads of one process: team_create
+  int64_t ranks = run->flow.is_plan ? mesh_ranks(&run->flow.graph->mesh) : run->options->ranks;
+  if (ranks > RANKS_MAX) FAIL(USAGE, NULL, "%" PRId64 " ranks: one process runs at most %d rank threads ('tessera compile' makes plans for more)", ranks, RANKS_MAX);
+  return STATUS_OK;
+}
+
 static Status prepare(Run *run) {
   const Options *o = run->options;
   TRY(flow_open(o, &run->flow));
   if (!o->data.n) return explain_inputs(&run->flow, o);
+  TRY(check_targets(o));
+  TRY(check_ranks(run));
   TRY(open_checkpoint(run));
   o = run->options;
   TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
@@ -300,6 +337,8 @@ static Status prepare(Run *run) {
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------
 
+static int64_t next_step(const Run *run) { return run->first_step + run->history.n; }
+
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
   launch_beat(run->channel, &(LaunchBeat){result->step, result->loss, result->grad_norm, result->ms});
@@ -309,42 +348,9 @@ static bool on_step(void *self, const StepResult *result) {
   return kept && !stop_requested;
 }
 
-static Status run_steps(Run *run, int64_t steps) {
-  if (steps == 0 || run->interrupted) return STATUS_OK;
-  return executor_run(run->executor, steps, on_step, run);
-}
-
-// Of a stream, up to `steps` steps (-1: until it ends): each when its batches are there and programs for their shapes are.
-static Status run_stream(Run *run, int64_t steps) {
-  for (int64_t i = 0; i != steps && !run->interrupted; i++) {
-    int64_t first = (run->first_step + run->history.n) * run->micro_batches;
-    bool there = false;
-    TRY(data_available(run->data, first + run->batch_offset, run->micro_batches, &there));
-    if (!there && steps < 0) break;
-    if (!there) FAIL(IO, NULL, "the stream on stdin ended within step %" PRId64 ", %" PRId64 " steps too early", run->first_step + run->history.n, steps - i);
-    TRY(compile_shapes(run, first, run->micro_batches));
-    TRY(run_steps(run, 1));
-  }
-  return STATUS_OK;
-}
-
-static Status run_some(Run *run, int64_t steps) { return run->stream ? run_stream(run, steps) : run_steps(run, steps); }
-
-static Status train(Run *run) {
-  const Options *o = run->options;
-  if (o->dump_grads) {
-    bool there = run->steps != 0;
-    if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
-    if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
-    TRY(run_some(run, 1));
-    TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
-  }
-  return run_some(run, run->steps < 0 ? -1 : run->steps - run->history.n);
-}
-
 static Status save_to(Run *run, const char *dir, const TextList *given, const TextList *defaults) {
   const Options *o = run->options;
-  int64_t step = run->first_step + run->history.n;
+  int64_t step = next_step(run);
   char fingerprint[33];
   snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64 "%016" PRIx64, run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1]);
   Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
@@ -367,7 +373,7 @@ static Status save_to(Run *run, const char *dir, const TextList *given, const Te
 
 static Status save(Run *run) {
   TextList given, defaults;
-  if (!run->options->save || run->saved_step == run->first_step + run->history.n) return STATUS_OK;
+  if (!run->options->save || run->saved_step == next_step(run)) return STATUS_OK;
   TRY(resume_record(run->options, &run->flow, &given, &defaults));
   Status status = save_to(run, run->options->save, &given, &defaults);
   options_free_texts(&given);
@@ -375,11 +381,65 @@ static Status save(Run *run) {
   return status;
 }
 
+static Status run_steps(Run *run, int64_t steps) {
+  int64_t every = run->options->save_every, last = run->history.n + steps;
+  while (run->history.n < last && !run->interrupted) {
+    int64_t left = last - run->history.n, to_save = every ? every - next_step(run) % every : left;
+    TRY(executor_run(run->executor, left < to_save ? left : to_save, on_step, run));
+    if (!every || next_step(run) % every) continue;
+    TRY(save(run));
+    launch_beat(run->channel, &(LaunchBeat){.step = -1});
+  }
+  return STATUS_OK;
+}
+
+// The stream gives no more: the run ends after the last whole step and saves. An error only where more steps were asked for.
+static void end_of_stream(Run *run, int64_t missing) {
+  const char *left_out = data_left_out(run->data), *saved = run->options->save ? "; the checkpoint holds that state" : "";
+  if (missing > 0)
+    run->stop = status_fail(STATUS_IO, NULL, "the stream on stdin ended within step %" PRId64 ", %" PRId64 " steps too early%s%s%s", next_step(run), missing, saved,
+                            left_out ? "; its last batch was left out: " : "", left_out ? left_out : "");
+  else if (left_out)
+    fprintf(stderr, "tessera: warning: the last batch of the stream was left out: %s\n", left_out);
+}
+
+// Of a stream, up to `steps` steps (-1: until it ends): each when its batches are there and programs for their shapes are. What is wrong with a batch
+// becomes run->stop: all that was done until then is in order.
+static Status run_stream(Run *run, int64_t steps) {
+  for (int64_t i = 0; i != steps && !run->interrupted && !run->stop; i++) {
+    int64_t first = next_step(run) * run->micro_batches;
+    bool there = false;
+    run->stop = data_available(run->data, first + run->batch_offset, run->micro_batches, &there);
+    if (!run->stop && !there) {
+      end_of_stream(run, steps - i);
+      break;
+    }
+    if (!run->stop) run->stop = compile_shapes(run, first, run->micro_batches);
+    if (!run->stop) TRY(run_steps(run, 1));
+  }
+  return STATUS_OK;
+}
+
+static Status run_some(Run *run, int64_t steps) { return run->stream ? run_stream(run, steps) : run_steps(run, steps); }
+
+static Status train(Run *run) {
+  const Options *o = run->options;
+  if (o->dump_grads) {
+    bool there = run->steps != 0;
+    if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
+    if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
+    TRY(run_some(run, 1));
+    if (run->stop || run->history.n == 0) return STATUS_OK;
+    TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
+  }
+  return run_some(run, run->steps < 0 ? -1 : run->steps - run->history.n);
+}
+
 static void start_progress(Run *run, FILE *log) {
   bool tokens = data_has_tokens(run->data);
   bool terminal = isatty(STDOUT_FILENO);
   run->progress = (Progress){
-    .lines = log ? log : terminal ? NULL : stdout, .live = terminal, .steps = run->steps,
+    .lines = log ? log : terminal ? NULL : stdout, .live = terminal, .brief = log && !terminal, .steps = run->steps,
     .items_per_step = (int64_t)((double)run->micro_batches * (tokens ? data_tokens_per_batch(run->data) : data_samples_per_batch(run->data)) + 0.5),
     .item = tokens ? "tokens" : "samples",
   };
@@ -397,6 +457,10 @@ static Status do_run(Run *run) {
   TRY(status);
   TRY(executor_params_hash(run->executor, run->params_hash));
   TRY(save(run));
+  Status stop = run->stop;
+  run->stop = STATUS_OK;
+  if (stop && o->save && stop->code != STATUS_IO) fprintf(stderr, "tessera: stopped after step %" PRId64 "; the checkpoint '%s' holds that state\n", next_step(run) - 1, o->save);
+  TRY(stop);
   if (run->interrupted)
     FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->history.n, o->save ? "; --resume continues from the checkpoint" : "");
   return STATUS_OK;
@@ -431,6 +495,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   flow_finish(&run.flow);
   history_finish(&run.history);
   free(run.programs);
+  status_free(run.stop);
   return command_print_error(status);
 }
 
@@ -445,6 +510,7 @@ Status command_run(const Options *options) {
   History history = {0};
   LaunchOptions launch = {.hang_ns = (int64_t)(options->hang * 1e9), .on_beat = on_beat, .self = &history};
   LaunchEnd end = {0};
+  TRY(check_target("report", options->report));
   fflush(NULL);
   Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
   if (status && options->report) {

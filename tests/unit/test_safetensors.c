@@ -133,7 +133,7 @@ static void hostile_prefixes(void **state) {
       {{0}, 8, STATUS_MALFORMED},
       {{9, 0, 0, 0, 0, 0, 0, 0, '{', '}'}, 10, STATUS_MALFORMED},
       {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 8, STATUS_MALFORMED},
-      {{0, 0, 0, 0x10, 0, 0, 0, 0}, 8, STATUS_RESOURCE},
+      {{0, 0, 0, 0x10, 0, 0, 0, 0}, 8, STATUS_MALFORMED},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Safetensors *f = NULL;
