@@ -32,7 +32,8 @@ static const AttrSpec gru_attrs[] = {SHARED_ATTRS, RESET_ATTR, {0}};
 static const AttrSpec lstm_attrs[] = {SHARED_ATTRS, FORGET_ATTR, {0}};
 static const AttrSpec recurrent_grad_attrs[] = {SHARED_ATTRS, RESET_ATTR, FORGET_ATTR, {0}};
 
-enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H0, IN_C0, IN_P, IN_DY, IN_DY_H, IN_DY_C, N_IN };
+enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H0, IN_C0, IN_P, IN_DY, IN_DY_H, IN_DY_C, IN_SAVED_H, IN_SAVED_C, IN_SAVED_GATES, N_IN };
+enum { N_OURS = IN_SAVED_H };          // inputs of our gradient rows; the others are com.microsoft LSTMGrad's
 enum { OUT_DX, OUT_DW, OUT_DR, OUT_DB, OUT_DH0, OUT_DC0, OUT_DP, N_GRADS };
 
 // ---- Activations ---------------------------------------------------------------------------------------------------------------------
@@ -93,7 +94,8 @@ void recurrent_apply_f32(const CellFunction *f, double clip, const Loops *loops,
 
 static Cell cell_of(const Node *node) {
   const Op *op = node->op;
-  return op == &op_LSTM || op == &op_LSTMGrad ? CELL_LSTM : op == &op_GRU || op == &op_GRUGrad ? CELL_GRU : CELL_RNN;
+  bool lstm = op == &op_LSTM || op == &op_LSTMGrad || op == &op_ort_LSTMTraining || op == &op_ort_LSTMGrad;
+  return lstm ? CELL_LSTM : op == &op_GRU || op == &op_GRUGrad ? CELL_GRU : CELL_RNN;
 }
 
 static Status functions_make(const Node *node, Recurrent *r) {
@@ -137,6 +139,10 @@ static Type sequence_type(const Recurrent *r, Dtype dtype) {
                         : type_make(dtype, 4, (const int64_t[]){r->steps, r->directions, r->batch, r->hidden});
 }
 
+static Type saved_type(const Recurrent *r, Dtype dtype, int64_t width) {
+  return type_make(dtype, 4, (const int64_t[]){r->steps, r->directions, r->batch, r->hidden * width});
+}
+
 static Status recurrent_make(const Node *node, Recurrent *out) {
   static const int64_t gates[] = {[CELL_RNN] = 1, [CELL_GRU] = 3, [CELL_LSTM] = 4};
   const RecurrentAttrs *a = node->attrs;
@@ -160,7 +166,8 @@ static Status recurrent_make(const Node *node, Recurrent *out) {
   Type want[] = {[IN_W] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.input}), [IN_R] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.hidden}),
                  [IN_B] = type_make(x->dtype, 2, (const int64_t[]){d, 2 * gh}), [IN_LENGTHS] = type_vector(DTYPE_I32, r.batch),
                  [IN_H0] = state_type(&r, x->dtype), [IN_C0] = state_type(&r, x->dtype), [IN_P] = type_make(x->dtype, 2, (const int64_t[]){d, 3 * r.hidden}),
-                 [IN_DY] = sequence_type(&r, x->dtype), [IN_DY_H] = state_type(&r, x->dtype), [IN_DY_C] = state_type(&r, x->dtype)};
+                 [IN_DY] = sequence_type(&r, x->dtype), [IN_DY_H] = state_type(&r, x->dtype), [IN_DY_C] = state_type(&r, x->dtype),
+                 [IN_SAVED_H] = sequence_type(&r, x->dtype), [IN_SAVED_C] = saved_type(&r, x->dtype, 1), [IN_SAVED_GATES] = saved_type(&r, x->dtype, r.gates)};
   for (int i = IN_W; i < N_IN; i++) TRY(operand_check(node, i, &want[i]));
   TRY(functions_make(node, &r));
   *out = r;
@@ -169,15 +176,16 @@ static Status recurrent_make(const Node *node, Recurrent *out) {
 
 // ---- Running ---------------------------------------------------------------------------------------------------------------------------
 
-static bool is_gradient(const Node *node) { return *node->op->domain; }
+static bool is_gradient(const Node *node) { return *node->op->domain && node->op != &op_ort_LSTMTraining; }
 
 static void walk_f64(const Recurrent *r, bool back, void *const *in, void *const *out, const Tensor *lengths, const Loops *loops, double *space) {
   RecurrentForward_f64 io = {.x = in[IN_X], .w = in[IN_W], .r = in[IN_R], .b = in[IN_B], .h0 = in[IN_H0], .c0 = in[IN_C0], .p = in[IN_P]};
   if (!back) {
-    io.y = out[0], io.y_h = out[1], io.y_c = out[2];
+    io.y = out[0], io.y_h = out[1], io.y_c = out[2], io.all_c = out[3], io.all_gates = out[4];
     recurrent_forward_f64(r, &io, lengths, loops, space);
     return;
   }
+  io.saved_h = in[IN_SAVED_H], io.saved_c = in[IN_SAVED_C], io.saved_gates = in[IN_SAVED_GATES];
   RecurrentBackward_f64 g = {.dy = in[IN_DY], .dy_h = in[IN_DY_H], .dy_c = in[IN_DY_C], .dx = out[OUT_DX], .dw = out[OUT_DW], .dr = out[OUT_DR],
                              .db = out[OUT_DB], .dh0 = out[OUT_DH0], .dc0 = out[OUT_DC0], .dp = out[OUT_DP]};
   recurrent_backward_f64(r, &io, &g, lengths, loops, space);
@@ -186,10 +194,11 @@ static void walk_f64(const Recurrent *r, bool back, void *const *in, void *const
 static void walk_f32(const Recurrent *r, bool back, void *const *in, void *const *out, const Tensor *lengths, const Loops *loops, float *space) {
   RecurrentForward_f32 io = {.x = in[IN_X], .w = in[IN_W], .r = in[IN_R], .b = in[IN_B], .h0 = in[IN_H0], .c0 = in[IN_C0], .p = in[IN_P]};
   if (!back) {
-    io.y = out[0], io.y_h = out[1], io.y_c = out[2];
+    io.y = out[0], io.y_h = out[1], io.y_c = out[2], io.all_c = out[3], io.all_gates = out[4];
     recurrent_forward_f32(r, &io, lengths, loops, space);
     return;
   }
+  io.saved_h = in[IN_SAVED_H], io.saved_c = in[IN_SAVED_C], io.saved_gates = in[IN_SAVED_GATES];
   RecurrentBackward_f32 g = {.dy = in[IN_DY], .dy_h = in[IN_DY_H], .dy_c = in[IN_DY_C], .dx = out[OUT_DX], .dw = out[OUT_DW], .dr = out[OUT_DR],
                              .db = out[OUT_DB], .dh0 = out[OUT_DH0], .dc0 = out[OUT_DC0], .dp = out[OUT_DP]};
   recurrent_backward_f32(r, &io, &g, lengths, loops, space);
@@ -267,7 +276,7 @@ static Status recurrent_grad(Grad *g) {
     wanted[o] = i < node->n_inputs && node->inputs[i] && g->wanted[i];
     if (wanted[o]) n_wanted = o + 1;
   }
-  Node *grad = emit_node(g->emit, rows[cell_of(node)], in, N_IN, n_wanted, wanted,
+  Node *grad = emit_node(g->emit, rows[cell_of(node)], in, N_OURS, n_wanted, wanted,
                          ATTRS(A_STRINGS("activations", a->activations.items, a->activations.n), A_FLOATS("activation_alpha", a->alpha.items, a->alpha.n),
                                A_FLOATS("activation_beta", a->beta.items, a->beta.n), A_FLOAT("clip", a->clip), A_STRING("direction", a->direction),
                                A_INT("hidden_size", a->hidden_size), A_INT("layout", a->layout), A_INT("linear_before_reset", a->linear_before_reset),
@@ -294,7 +303,7 @@ static Status recurrent_grad_infer(Node *node, Arena *arena) {
                        .nondifferentiable = 1 << IN_LENGTHS, .attrs = table, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_infer, \
                        .grad = recurrent_grad, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace}
 #define RECURRENT_GRAD(row)                                                                                                                \
-  const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 3, .max_inputs = N_IN, .min_outputs = 1, .max_outputs = N_GRADS,    \
+  const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 3, .max_inputs = N_OURS, .min_outputs = 1, .max_outputs = N_GRADS,  \
                        .attrs = recurrent_grad_attrs, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_grad_infer,                 \
                        .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace}
 RECURRENT(RNN, rnn_attrs, 6, 2);
@@ -303,3 +312,82 @@ RECURRENT(LSTM, lstm_attrs, 8, 3);
 RECURRENT_GRAD(RNNGrad);
 RECURRENT_GRAD(GRUGrad);
 RECURRENT_GRAD(LSTMGrad);
+
+// ---- com.microsoft LSTMTraining and LSTMGrad: the forward pass gives out the cells and gates of all steps ------------------------------------------
+// LSTMTraining's inputs are LSTM's; LSTMGrad's: X W R lengths h0 c0 Y all_c gates dY dY_h dY_c -> dX dW dR dB dh0 dc0.
+
+static const int8_t ort_inputs[N_IN] = {[IN_X] = 0, [IN_W] = 1, [IN_R] = 2, [IN_B] = -1, [IN_LENGTHS] = 3, [IN_H0] = 4, [IN_C0] = 5, [IN_P] = -1, [IN_DY] = 9,
+                                        [IN_DY_H] = 10, [IN_DY_C] = 11, [IN_SAVED_H] = 6, [IN_SAVED_C] = 7, [IN_SAVED_GATES] = 8};
+
+static Status training_infer(Node *node, Arena *arena) {
+  Recurrent r;
+  TRY(recurrent_make(node, &r));
+  Dtype dtype = node->inputs[IN_X]->type.dtype;
+  if (r.batch_first || node_has_input(node, IN_P)) FAIL(UNSUPPORTED, node->name, "LSTMTraining with layout = 1 or peepholes is not supported");
+  for (int f = 0; f < 3 * r.directions; f++)
+    if (r.functions[f / 3][f % 3].kind != (f % 3 ? F_TANH : F_SIGMOID) || r.clip != 0 || r.input_forget)
+      FAIL(UNSUPPORTED, node->name, "LSTMTraining takes the usual activations only, without clip and input_forget");
+  for (int o = 0; o < node->n_outputs; o++)
+    if (node->outputs[o]) node->outputs[o]->type = o == 0 ? sequence_type(&r, dtype) : o < 3 ? state_type(&r, dtype) : saved_type(&r, dtype, o == 3 ? 1 : r.gates);
+  return NULL;
+}
+
+const Op op_ort_LSTMTraining = {
+    .name = "LSTMTraining", .domain = "com.microsoft", .min_inputs = 3, .max_inputs = 8, .min_outputs = 0, .max_outputs = 5, .attrs = lstm_attrs,
+    .attrs_bytes = sizeof(RecurrentAttrs), .infer = training_infer, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace};
+
+// The node with its operands in our order, so that the functions above serve it.
+typedef struct Reordered { Node node; Value *inputs[N_IN]; } Reordered;
+
+static void reorder(const Node *node, Reordered *out) {
+  out->node = *node;
+  out->node.inputs = out->inputs;
+  out->node.n_inputs = N_IN;
+  for (int i = 0; i < N_IN; i++) out->inputs[i] = ort_inputs[i] >= 0 && ort_inputs[i] < node->n_inputs ? node->inputs[ort_inputs[i]] : NULL;
+}
+
+static Status ort_grad_infer(Node *node, Arena *arena) {
+  static const int input_of[] = {IN_X, IN_W, IN_R, IN_B, IN_H0, IN_C0};
+  Reordered ours;
+  reorder(node, &ours);
+  Recurrent r;
+  TRY(recurrent_make(&ours.node, &r));
+  if (!ours.inputs[IN_SAVED_H] || !ours.inputs[IN_SAVED_C] || !ours.inputs[IN_SAVED_GATES]) FAIL(MALFORMED, node->name, "LSTMGrad needs Y, all cells and all gates");
+  Dtype dtype = node->inputs[0]->type.dtype;
+  for (int o = 0; o < node->n_outputs; o++) {
+    if (!node->outputs[o]) continue;
+    const Value *of = ours.inputs[input_of[o]];
+    if (of) node->outputs[o]->type = of->type;
+    else if (o == OUT_DB) node->outputs[o]->type = type_make(dtype, 2, (const int64_t[]){r.directions, 2 * r.gates * r.hidden});
+    else node->outputs[o]->type = state_type(&r, dtype);
+  }
+  return NULL;
+}
+
+static Status ort_grad_run(const KernelContext *c, bool reference) {
+  Reordered ours;
+  reorder(c->node, &ours);
+  Tensor in[N_IN];
+  for (int i = 0; i < N_IN; i++) in[i] = ort_inputs[i] >= 0 && ort_inputs[i] < c->n_in ? c->in[ort_inputs[i]] : (Tensor){0};
+  KernelContext one = *c;
+  one.node = &ours.node;
+  one.in = in;
+  one.n_in = N_IN;
+  return reference ? recurrent_ref(&one) : recurrent_cpu(&one);
+}
+static Status ort_grad_ref(const KernelContext *c) { return ort_grad_run(c, true); }
+static Status ort_grad_cpu(const KernelContext *c) { return ort_grad_run(c, false); }
+
+static Status ort_grad_workspace(KernelPrepare *p) {
+  Reordered ours;
+  reorder(p->node, &ours);
+  KernelPrepare one = *p;
+  one.node = &ours.node;
+  TRY(recurrent_workspace(&one));
+  p->workspace_bytes = one.workspace_bytes;
+  return NULL;
+}
+
+const Op op_ort_LSTMGrad = {
+    .name = "LSTMGrad", .domain = "com.microsoft", .min_inputs = 3, .max_inputs = 12, .min_outputs = 1, .max_outputs = 6, .attrs = lstm_attrs,
+    .attrs_bytes = sizeof(RecurrentAttrs), .infer = ort_grad_infer, .run_ref = ort_grad_ref, .run_cpu = ort_grad_cpu, .workspace = ort_grad_workspace};

@@ -21,9 +21,15 @@ typedef struct Recurrent {
   CellFunction functions[2][3];          // per direction: f g h
 } Recurrent;
 
-// Operands. Absent ones are NULL. `lengths` [batch] in its own dtype.
+// Operands. Absent ones are NULL. `lengths` [batch] in its own dtype. all_c [steps, directions, batch, hidden] and all_gates [.., gates hidden]
+// are LSTM's cells and gates of every step; given back as saved_* (saved_h: Y), they spare the way back a second way forward, under the usual
+// functions only.
 #define RECURRENT_OPERANDS(T, suffix)                                                                                    \
-  typedef struct RecurrentForward_##suffix { const T *x, *w, *r, *b, *h0, *c0, *p; T *y, *y_h, *y_c; } RecurrentForward_##suffix; \
+  typedef struct RecurrentForward_##suffix {                                                                             \
+    const T *x, *w, *r, *b, *h0, *c0, *p;                                                                                \
+    T *y, *y_h, *y_c, *all_c, *all_gates;                                                                                \
+    const T *saved_h, *saved_c, *saved_gates;                                                                            \
+  } RecurrentForward_##suffix;                                                                                           \
   typedef struct RecurrentBackward_##suffix { const T *dy, *dy_h, *dy_c; T *dx, *dw, *dr, *db, *dh0, *dc0, *dp; } RecurrentBackward_##suffix;
 RECURRENT_OPERANDS(double, f64)
 RECURRENT_OPERANDS(float, f32)

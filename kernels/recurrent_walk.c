@@ -196,6 +196,34 @@ static void lstm_step(const Walk *w, int64_t slot, const Real *p, const Real *h,
     for (int64_t i = 0; i < n; i++) h_new[b * n + i] = gates[b * gh + n + i] * act[b * n + i];
 }
 
+// A row of all_c or all_gates: `width` elements per hidden one.
+static int64_t saved_at(const Walk *w, int64_t t, int64_t b, int64_t width) {
+  const Recurrent *r = w->r;
+  return ((t * r->directions + w->direction) * r->batch + b) * r->hidden * width;
+}
+
+// LSTM's trace from what its forward pass gave out.
+static void walk_restore(const Walk *w, const NAME(RecurrentForward) *io) {
+  const Recurrent *r = w->r;
+  int64_t n = r->hidden, gh = w->gh;
+  state_load(w, w->state, io->h0);
+  state_load(w, w->cell, io->c0);
+  for (int64_t s = 0; s < r->steps; s++) {
+    int64_t t = time_of(w, s);
+    for (int64_t b = 0; b < r->batch; b++) {
+      bool active = is_active(w, t, b);
+      Real *h = w->state + s * w->bh + b * n, *c = w->cell + s * w->bh + b * n, *gates = w->gates + (s * r->batch + b) * gh;
+      Real *slopes = w->slopes + (s * r->batch + b) * gh, *act = w->cell_act + s * w->bh + b * n;
+      memcpy(h + w->bh, active ? io->saved_h + y_at(w, t, b) : h, sizeof(Real) * (size_t)n);
+      memcpy(c + w->bh, active ? io->saved_c + saved_at(w, t, b, 1) : c, sizeof(Real) * (size_t)n);
+      memcpy(gates, io->saved_gates + saved_at(w, t, b, 4), sizeof(Real) * (size_t)gh);
+      for (int64_t i = 0; i < gh; i++) slopes[i] = i < 3 * n ? gates[i] * (1 - gates[i]) : 1 - gates[i] * gates[i];
+      memcpy(act, c + w->bh, sizeof(Real) * (size_t)n);
+      NAME(recurrent_apply)(&r->functions[w->direction][2], 0, w->loops, act, w->cell_slope + s * w->bh + b * n, n);
+    }
+  }
+}
+
 // Walks all steps; writes Y where io->y is given. Returns the slot of the last state.
 static int64_t walk_forward(const Walk *w, const NAME(RecurrentForward) *io) {
   const Recurrent *r = w->r;
@@ -218,6 +246,8 @@ static int64_t walk_forward(const Walk *w, const NAME(RecurrentForward) *io) {
         memcpy(c_new + b * n, c + b * n, sizeof(Real) * (size_t)n);
       }
       for (int64_t i = 0; io->y && i < n; i++) io->y[y_at(w, t, b) + i] = active ? h_new[b * n + i] : 0;
+      if (io->all_c) memcpy(io->all_c + saved_at(w, t, b, 1), c_new + b * n, sizeof(Real) * (size_t)n);
+      if (io->all_gates) memcpy(io->all_gates + saved_at(w, t, b, r->gates), gates + b * w->gh, sizeof(Real) * (size_t)w->gh);
     }
   }
   return slot_of(w, r->steps);
@@ -350,7 +380,7 @@ void NAME(recurrent_backward)(const Recurrent *r, const NAME(RecurrentForward) *
                               const Loops *loops, Real *space) {
   int64_t n = r->hidden, gh = r->gates * n;
   NAME(RecurrentForward) again = *io;
-  again.y = again.y_h = again.y_c = NULL;
+  again.y = again.y_h = again.y_c = again.all_c = again.all_gates = NULL;
   if (g->dx) memset(g->dx, 0, sizeof(Real) * (size_t)(r->steps * r->batch * r->input));
   if (g->dw) memset(g->dw, 0, sizeof(Real) * (size_t)(r->directions * gh * r->input));
   if (g->dr) memset(g->dr, 0, sizeof(Real) * (size_t)(r->directions * gh * n));
@@ -359,7 +389,8 @@ void NAME(recurrent_backward)(const Recurrent *r, const NAME(RecurrentForward) *
   for (int64_t d = 0; d < r->directions; d++) {
     Walk w = walk_begin(r, io, lengths, loops, d, true, space);
     Real *rest = w.rest;
-    walk_forward(&w, &again);
+    if (io->saved_gates) walk_restore(&w, io);
+    else walk_forward(&w, &again);
     Back k = {.dw = g->dw ? g->dw + d * gh * r->input : NULL, .dr = g->dr ? g->dr + d * gh * n : NULL, .db = g->db ? g->db + d * 2 * gh : NULL,
               .dp = g->dp ? g->dp + d * 3 * n : NULL, .r_weights = io->r + d * gh * n, .p = io->p ? io->p + d * 3 * n : NULL};
     k.dgates = take(&rest, r->batch * gh);

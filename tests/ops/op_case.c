@@ -317,7 +317,8 @@ Status op_case_parse(const char *line, bool widen, Arena *arena, OpCase *c) {
   c->graph->opset = IR_OPSET;
   c->graph->ir_version = 10;
   char *name = word(&r);
-  const Op *op = op_find("", name) ? op_find("", name) : op_find("tessera", name);
+  bool microsoft = !strncmp(name, "ort_", 4);
+  const Op *op = microsoft ? op_find("com.microsoft", name + 4) : op_find("", name) ? op_find("", name) : op_find("tessera", name);
   if (!op) SYNTAX(&r, "no operator '%s'", COLUMN(&r), name);
   Value *inputs[OP_CASE_INPUTS] = {0};
   int n_inputs = 0;

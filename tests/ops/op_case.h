@@ -2,6 +2,7 @@
 //
 //   Op(ARG, ARG, ...) attribute=value ... @option ... -> {v, v} {v}
 //
+//   Op       the row's name; ort_NAME for com.microsoft's
 //   ARG      `_` (absent) or [`const`] TYPE [GENERATOR]     TYPE as in "float[2,3]", "int64[]" is "int64"
 //   GENERATOR normal[(scale)] | uniform(a,b) | ints(a,b) | fill(v) | iota | distinct | {v, v, ...}    default: normal, ints(-4,4), bools
 //   attribute  3 | 0.5 | text | [1,2] | TYPE{v, ...}

@@ -355,7 +355,7 @@ static int each_case(const char *path, CaseFn fn, void *to) {
 
 static void test_file(void **state) { assert_int_equal(each_case(*state, check_case_fn, NULL), 0); }
 
-enum { FILES_MAX = 256 };
+enum { FILES_MAX = 1024 };
 
 static int list_files(const char *dir, char **names, int n_names, char *paths[FILES_MAX]) {
   struct dirent **entries;
