@@ -138,6 +138,7 @@ static bool check_standard(Site *site) {
   const SchemaOp *schema = schema_find(domain, op, (int)(opset < INT_MAX ? opset : INT_MAX));
   const SchemaOp *ever = schema ? schema : schema_find(domain, op, INT_MAX);
   if (!ever && import->form.kind == FORM_ORT && op_find("com.microsoft", op)) return true;      // ONNX Runtime leaves its domain out at some of its own
+  if (!schema && import->form.kind == FORM_ORT) schema = ever;          // and its fusions make operators that are newer than the opset it imports
   if (!ever) import_problem(import, STATUS_MALFORMED, label, "%s is no operator of %s", op, *domain ? domain : "ai.onnx");
   else if (!schema) import_problem(import, STATUS_MALFORMED, label, "%s does not exist at opset %" PRId64 ", which the model imports", op, opset);
   else if (schema->deprecated) import_problem(import, STATUS_MALFORMED, label, "%s was removed in opset %d; the model imports %" PRId64, op, schema->since, opset);
