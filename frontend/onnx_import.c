@@ -75,7 +75,10 @@ void import_problem(Import *import, StatusCode code, const char *node, const cha
   vsnprintf(what, sizeof what, format, args);
   va_end(args);
   import->n_problems++;
-  if (import->n_kept == PROBLEMS_KEPT) return;
+  if (import->n_kept == PROBLEMS_KEPT) {               // enough is known of this file
+    import->stopped = true;
+    return;
+  }
   Problem p = {code, arena_string(import->arena, node), arena_string(import->arena, what)};
   ARENA_PUSH(import->arena, import->problems, import->n_kept, import->problems_capacity, p);
 }
