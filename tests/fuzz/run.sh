@@ -10,11 +10,12 @@ mkdir -p "$out" "$corpus"
 flags=(-g -O1 -w -D_GNU_SOURCE -std=gnu17 -ffp-contract=off -I. -isystem .deps/schema)
 sanitize=(-fsanitize=fuzzer-no-link,address,undefined)
 objects=()
+newest_header=$(ls -t ./*/*.h ./*/*.def | head -1)      # a structure that changed changes every object
 compile() {   # compiler, object, source, flags
   local cc=$1 object=$out/$2 source=$3
   shift 3
   objects+=("$object")
-  if [ ! "$object" -nt "$source" ]; then "$cc" "${flags[@]}" "$@" -c "$source" -o "$object"; fi
+  if [ ! "$object" -nt "$source" ] || [ "$newest_header" -nt "$object" ]; then "$cc" "${flags[@]}" "$@" -c "$source" -o "$object"; fi
 }
 for source in ir/*.c frontend/*.c kernels/*.c passes/*.c runtime/safetensors.c .deps/schema/onnx.pb-c.c; do
   name=$(echo "$source" | tr / _).o
