@@ -9,7 +9,8 @@ static void bind_items(const Site *site, const Binding *items, size_t n) { site_
 static bool sequence_input(const Site *site, size_t index, Binding *out) {
   *out = site_input(site, index);
   if (out->kind == BOUND_SEQUENCE) return true;
-  if (out->kind != BOUND_BROKEN) site_problem(site, STATUS_MALFORMED, "input %zu must be a sequence", index);
+  bool untyped = out->kind == BOUND_TENSOR && out->value->role == ROLE_INPUT && out->value->type.dtype == DTYPE_NONE;   // complained of already
+  if (out->kind != BOUND_BROKEN && !untyped) site_problem(site, STATUS_MALFORMED, "input %zu must be a sequence", index);
   return false;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "../ir/narrow.h"
 #include "import_state.h"
 
 // Where ONNX puts the elements of each type when they are not in raw_data (onnx.proto, TensorProto).
@@ -144,6 +145,25 @@ static Status sparse_weight(Model *model, Arena *arena, const OnnxTensor *tensor
   return STATUS_OK;
 }
 
+// Narrow elements are packed in a file, in raw_data as in int32_data (one byte an entry there): unpacked copies of them.
+static Status narrow_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const TypedData *data, Weight *w) {
+  int64_t n = type_packed_bytes(&w->type), given = tensor->has_raw ? (int64_t)tensor->raw.n : (int64_t)data->n_elems;
+  if (tensor->head->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
+    FAIL(UNSUPPORTED, NULL, "tensor '%s': elements of type %s in external data are not supported", w->name, dtype_name(w->type.dtype));
+  if (tensor->has_raw && data->n_elems) FAIL(MALFORMED, NULL, "tensor '%s' has its data in raw_data and in %s", w->name, data_field_name(data->number));
+  if (data->n_elems && data->number != INT32_DATA)
+    FAIL(MALFORMED, NULL, "tensor '%s' of type %s has its elements in %s; they belong in int32_data", w->name, dtype_name(w->type.dtype),
+         data_field_name(data->number));
+  if (given != n) FAIL(MALFORMED, NULL, "tensor '%s' has %" PRId64 " packed bytes, its dimensions need %" PRId64, w->name, given, n);
+  budget_allow(model, arena, (size_t)(type_bytes(&w->type) + n));
+  unsigned char *plain = arena_alloc(arena, (size_t)type_bytes(&w->type)), *packed = arena_alloc(arena, (size_t)n);
+  if (tensor->has_raw && n) memcpy(packed, tensor->raw.data, (size_t)n);
+  else decode_typed(tensor, data, DTYPE_U8, packed);
+  narrow_unpack(w->type.dtype, packed, type_elems(&w->type), plain);
+  w->bytes = plain;
+  return STATUS_OK;
+}
+
 Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const char *name, Weight *out) {
   if (tensor->sparse) return sparse_weight(model, arena, tensor, name, out);
   Weight w = {.name = name};
@@ -151,7 +171,9 @@ Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const
   int64_t elems = type_elems(&w.type), n_bytes = type_bytes(&w.type);
   TypedData data;
   TRY(find_typed_data(tensor, name, &data));
-  if (tensor->head->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
+  if (dtype_is_narrow(w.type.dtype)) {
+    TRY(narrow_weight(model, arena, tensor, &data, &w));
+  } else if (tensor->head->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
     if (tensor->has_raw || data.n_elems) FAIL(MALFORMED, NULL, "tensor '%s' has its data in a file and in the model", name);
     const ExternalFile *file;
     TRY(external_find(&model->external, tensor, n_bytes, &file, &w.offset_bytes));

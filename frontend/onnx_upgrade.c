@@ -95,6 +95,13 @@ static void topk_to_input(Draft *draft) {
   if (a) set_input(draft, 1, import_int64s(draft->import, hint(draft, "k"), &a->i, 1));
 }
 
+// Until 19 the axis of a DFT was an attribute, 1 by default.
+static void dft_axis_to_input(Draft *draft) {
+  const Onnx__AttributeProto *a = take(draft, "axis");
+  Value *axis = import_scalar_of(draft->import, hint(draft, "axis"), DTYPE_I64, a ? (double)a->i : 1);
+  set_input(draft, 2, axis);
+}
+
 // Until 12 Softmax flattened to two axes at `axis` (1 by default) and normalised each row: Flatten, Softmax, Reshape to the old shape.
 static void softmax_of_rows(Draft *draft) {
   const Onnx__AttributeProto *a = take(draft, "axis");
@@ -142,27 +149,28 @@ typedef struct Upgrade {
 static const Upgrade upgrades[] = {
     {"Abs", 6, 6, 23, NULL}, {"Acos", 7, 7, 23, NULL}, {"Acosh", 9, 9, 23, NULL}, {"Add", 7, 7, 23, NULL}, {"And", 7, 7, 23, NULL},
     {"ArgMax", 1, 1, 23, NULL}, {"ArgMin", 1, 1, 23, NULL}, {"Asin", 7, 7, 23, NULL}, {"Asinh", 9, 9, 23, NULL}, {"Atan", 7, 7, 23, NULL},
-    {"Atanh", 9, 9, 23, NULL}, {"Attention", 23, 23, 25, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"BatchNormalization", 7, 14, 23, batch_training}, {"Bernoulli", 15, 15, 23, NULL},
-    {"BitCast", 26, 26, 26, NULL}, {"BitShift", 11, 11, 28, NULL}, {"BitwiseAnd", 18, 18, 23, NULL}, {"BitwiseNot", 18, 18, 23, NULL},
-    {"BitwiseOr", 18, 18, 23, NULL}, {"BitwiseXor", 18, 18, 23, NULL}, {"Cast", 6, 6, 28, NULL}, {"CastLike", 15, 15, 25, NULL},
-    {"Ceil", 6, 6, 23, NULL}, {"Celu", 12, 12, 28, NULL}, {"CenterCropPad", 18, 18, 23, NULL}, {"Clip", 6, 11, 23, clip_to_inputs},
-    {"Compress", 9, 9, 28, NULL}, {"Concat", 4, 4, 23, NULL}, {"Constant", 1, 1, 25, NULL}, {"ConstantOfShape", 9, 9, 25, NULL},
-    {"Conv", 1, 1, 23, NULL}, {"ConvInteger", 10, 10, 23, NULL}, {"Cos", 7, 7, 23, NULL}, {"Cosh", 9, 9, 23, NULL}, {"CumProd", 26, 26, 26, NULL},
-    {"CumSum", 11, 11, 23, NULL}, {"DepthToSpace", 1, 1, 28, NULL}, {"DequantizeLinear", 10, 10, 28, NULL}, {"Det", 11, 11, 23, NULL},
-    {"Div", 7, 7, 23, NULL}, {"Dropout", 7, 12, 23, dropout_to_inputs}, {"DynamicQuantizeLinear", 11, 11, 23, NULL}, {"Einsum", 12, 12, 28, NULL},
-    {"Elu", 6, 6, 23, NULL}, {"Equal", 7, 7, 23, NULL}, {"Erf", 9, 9, 23, NULL}, {"Exp", 6, 6, 23, NULL}, {"Expand", 8, 8, 23, NULL},
-    {"EyeLike", 9, 9, 23, NULL}, {"Flatten", 1, 1, 25, NULL}, {"Floor", 6, 6, 23, NULL}, {"Gather", 1, 1, 23, NULL},
-    {"GatherElements", 11, 11, 23, NULL}, {"GatherND", 11, 11, 23, NULL}, {"Gelu", 20, 20, 28, NULL}, {"Gemm", 7, 7, 23, NULL},
-    {"GlobalAveragePool", 1, 1, 23, NULL}, {"GlobalLpPool", 2, 2, 23, NULL}, {"GlobalMaxPool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL},
-    {"GreaterOrEqual", 12, 12, 23, NULL}, {"GroupNormalization", 18, 21, 23, group_factors}, {"GRU", 7, 7, 23, NULL}, {"Hardmax", 13, 13, 23, NULL},
-    {"HardSigmoid", 6, 6, 23, NULL}, {"HardSwish", 14, 14, 23, NULL}, {"Identity", 1, 1, 25, NULL}, {"InstanceNormalization", 6, 6, 23, NULL},
-    {"IsInf", 10, 10, 23, NULL}, {"IsNaN", 9, 9, 23, NULL}, {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL},
-    {"LessOrEqual", 12, 12, 23, NULL}, {"Log", 6, 6, 23, NULL}, {"LogSoftmax", 1, 13, 23, softmax_of_rows}, {"LpNormalization", 1, 1, 23, NULL},
-    {"LpPool", 2, 2, 23, NULL}, {"LRN", 1, 1, 23, NULL}, {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL},
-    {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL}, {"Mean", 8, 8, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL},
-    {"Min", 8, 8, 23, NULL}, {"Mish", 18, 18, 23, NULL}, {"Mod", 10, 10, 28, NULL}, {"Mul", 7, 7, 23, NULL}, {"Multinomial", 7, 7, 23, NULL},
-    {"Neg", 6, 6, 23, NULL}, {"NegativeLogLikelihoodLoss", 12, 12, 23, NULL}, {"NonZero", 9, 9, 23, NULL}, {"Not", 1, 1, 23, NULL},
-    {"OneHot", 9, 9, 28, NULL}, {"Or", 7, 7, 23, NULL}, {"Pad", 2, 11, 25, pad_to_inputs}, {"Pow", 7, 7, 23, NULL}, {"PRelu", 7, 7, 23, NULL},
+    {"Atanh", 9, 9, 23, NULL}, {"Attention", 23, 23, 25, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"BatchNormalization", 7, 14, 23, batch_training},
+    {"Bernoulli", 15, 15, 23, NULL}, {"BitCast", 26, 26, 26, NULL}, {"BitShift", 11, 11, 28, NULL}, {"BitwiseAnd", 18, 18, 23, NULL},
+    {"BitwiseNot", 18, 18, 23, NULL}, {"BitwiseOr", 18, 18, 23, NULL}, {"BitwiseXor", 18, 18, 23, NULL}, {"Cast", 6, 6, 28, NULL},
+    {"CastLike", 15, 15, 25, NULL}, {"Ceil", 6, 6, 23, NULL}, {"Celu", 12, 12, 28, NULL}, {"CenterCropPad", 18, 18, 23, NULL},
+    {"Clip", 6, 11, 23, clip_to_inputs}, {"Compress", 9, 9, 28, NULL}, {"Concat", 4, 4, 23, NULL}, {"Constant", 1, 1, 25, NULL},
+    {"ConstantOfShape", 9, 9, 25, NULL}, {"Conv", 1, 1, 23, NULL}, {"ConvInteger", 10, 10, 23, NULL}, {"Cos", 7, 7, 23, NULL},
+    {"Cosh", 9, 9, 23, NULL}, {"CumProd", 26, 26, 26, NULL}, {"CumSum", 11, 11, 23, NULL}, {"DepthToSpace", 1, 1, 28, NULL},
+    {"DequantizeLinear", 10, 10, 28, NULL}, {"Det", 11, 11, 23, NULL}, {"DFT", 17, 20, 23, dft_axis_to_input}, {"Div", 7, 7, 23, NULL},
+    {"Dropout", 7, 12, 23, dropout_to_inputs}, {"DynamicQuantizeLinear", 11, 11, 23, NULL}, {"Einsum", 12, 12, 28, NULL}, {"Elu", 6, 6, 23, NULL},
+    {"Equal", 7, 7, 23, NULL}, {"Erf", 9, 9, 23, NULL}, {"Exp", 6, 6, 23, NULL}, {"Expand", 8, 8, 23, NULL}, {"EyeLike", 9, 9, 23, NULL},
+    {"Flatten", 1, 1, 25, NULL}, {"Floor", 6, 6, 23, NULL}, {"Gather", 1, 1, 23, NULL}, {"GatherElements", 11, 11, 23, NULL},
+    {"GatherND", 11, 11, 23, NULL}, {"Gelu", 20, 20, 28, NULL}, {"Gemm", 7, 7, 23, NULL}, {"GlobalAveragePool", 1, 1, 23, NULL},
+    {"GlobalLpPool", 2, 2, 23, NULL}, {"GlobalMaxPool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL}, {"GreaterOrEqual", 12, 12, 23, NULL},
+    {"GroupNormalization", 18, 21, 23, group_factors}, {"GRU", 7, 7, 23, NULL}, {"Hardmax", 13, 13, 23, NULL}, {"HardSigmoid", 6, 6, 23, NULL},
+    {"HardSwish", 14, 14, 23, NULL}, {"Identity", 1, 1, 25, NULL}, {"InstanceNormalization", 6, 6, 23, NULL}, {"IsInf", 10, 10, 23, NULL},
+    {"IsNaN", 9, 9, 23, NULL}, {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL}, {"LessOrEqual", 12, 12, 23, NULL}, {"Log", 6, 6, 23, NULL},
+    {"LogSoftmax", 1, 13, 23, softmax_of_rows}, {"LpNormalization", 1, 1, 23, NULL}, {"LpPool", 2, 2, 23, NULL}, {"LRN", 1, 1, 23, NULL},
+    {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL}, {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL},
+    {"Mean", 8, 8, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL}, {"Min", 8, 8, 23, NULL}, {"Mish", 18, 18, 23, NULL},
+    {"Mod", 10, 10, 28, NULL}, {"Mul", 7, 7, 23, NULL}, {"Multinomial", 7, 7, 23, NULL}, {"Neg", 6, 6, 23, NULL},
+    {"NegativeLogLikelihoodLoss", 12, 12, 23, NULL}, {"NonZero", 9, 9, 23, NULL}, {"Not", 1, 1, 23, NULL}, {"OneHot", 9, 9, 28, NULL},
+    {"Or", 7, 7, 23, NULL}, {"Pad", 2, 11, 25, pad_to_inputs}, {"Pow", 7, 7, 23, NULL}, {"PRelu", 7, 7, 23, NULL},
     {"QLinearConv", 10, 10, 23, NULL}, {"QLinearMatMul", 10, 10, 23, NULL}, {"QuantizeLinear", 10, 10, 28, NULL}, {"RandomNormal", 1, 1, 23, NULL},
     {"RandomNormalLike", 1, 1, 23, NULL}, {"RandomUniform", 1, 1, 23, NULL}, {"RandomUniformLike", 1, 1, 23, NULL}, {"Range", 11, 11, 27, NULL},
     {"Reciprocal", 6, 6, 23, NULL}, {"ReduceL1", 1, 18, 28, axes_to_input}, {"ReduceL2", 1, 18, 23, axes_to_input},
@@ -175,9 +183,10 @@ static const Upgrade upgrades[] = {
     {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
     {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL},
     {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL}, {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL},
-    {"Sum", 8, 8, 23, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL}, {"TensorScatter", 24, 24, 24, NULL},
-    {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input}, {"Transpose", 1, 1, 25, NULL},
-    {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Where", 9, 9, 23, NULL}, {"Xor", 7, 7, 23, NULL},
+    {"Sum", 8, 8, 23, NULL}, {"SwiGLU", 28, 28, 28, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
+    {"TensorScatter", 24, 24, 24, NULL}, {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input},
+    {"Transpose", 1, 1, 25, NULL}, {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Where", 9, 9, 23, NULL},
+    {"Xor", 7, 7, 23, NULL},
 };
 
 void upgrade_node(Draft *draft) {

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
+#include "narrow.h"
+
 const Weight *weights_find(const WeightSource *source, const char *name) {
   for (size_t i = 0; source && i < source->n_weights; i++)
     if (!strcmp(source->weights[i].name, name)) return &source->weights[i];
@@ -100,6 +102,8 @@ double element_read(const void *base, Dtype dtype, int64_t index) {
   case DTYPE_F16: return half_to_float(load16(base, index));
   case DTYPE_BF16: return bfloat_to_float(load16(base, index));
   case DTYPE_U64: LOAD(uint64_t);
+  case DTYPE_F8E4M3FN: case DTYPE_F8E4M3FNUZ: case DTYPE_F8E5M2: case DTYPE_F8E5M2FNUZ: case DTYPE_F4E2M1: case DTYPE_F8E8M0:
+  case DTYPE_U4: case DTYPE_I4: case DTYPE_U2: case DTYPE_I2: return narrow_to_double(dtype, ((const unsigned char *)base)[index]);
   default: return (double)element_read_int(base, dtype, index);
   }
 }
@@ -118,6 +122,10 @@ void element_write(void *base, Dtype dtype, int64_t index, double value) {
   case DTYPE_F16: store16(base, index, double_to_half(value)); return;
   case DTYPE_BF16: store16(base, index, double_to_bfloat(value)); return;
   case DTYPE_BOOL: ((unsigned char *)base)[index] = value != 0; return;
+  case DTYPE_F8E4M3FN: case DTYPE_F8E4M3FNUZ: case DTYPE_F8E5M2: case DTYPE_F8E5M2FNUZ: case DTYPE_F4E2M1: case DTYPE_F8E8M0:
+  case DTYPE_U4: case DTYPE_I4: case DTYPE_U2: case DTYPE_I2:
+    ((unsigned char *)base)[index] = narrow_from_double(dtype, value, true, ROUND_UP);
+    return;
   default: element_write_int(base, dtype, index, saturate(value)); return;
   }
 }
@@ -154,7 +162,7 @@ void elements_convert(void *to, Dtype to_dtype, const void *from, Dtype from_dty
   if (n == 0) return;
   if (to_dtype == from_dtype) {
     memcpy(to, from, (size_t)(n * dtype_bytes(to_dtype)));
-  } else if (dtype_is_float(to_dtype) || dtype_is_float(from_dtype)) {
+  } else if (dtype_is_float(to_dtype) || dtype_is_float(from_dtype) || dtype_is_narrow(to_dtype) || dtype_is_narrow(from_dtype)) {
     for (int64_t i = 0; i < n; i++) element_write(to, to_dtype, i, element_read(from, from_dtype, i));
   } else {
     for (int64_t i = 0; i < n; i++) element_write_int(to, to_dtype, i, element_read_int(from, from_dtype, i));

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "../ir/narrow.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -15,8 +16,18 @@ static const AttrSpec cast_attrs[] = {
   {0},
 };
 
+static Status round_mode(const Node *node, const char *name, RoundMode *out) {
+  if (!strcmp(name, "up")) *out = ROUND_UP;
+  else if (!strcmp(name, "down")) *out = ROUND_DOWN;
+  else if (!strcmp(name, "nearest")) *out = ROUND_NEAREST;
+  else FAIL(MALFORMED, node->name, "%s: round_mode '%s'; up, down and nearest exist", node->op->name, name);
+  return STATUS_OK;
+}
+
 static Status cast_infer(Node *node, Arena *arena) {
   int64_t to = ((const CastAttrs *)node->attrs)->to;
+  RoundMode mode;
+  TRY(round_mode(node, ((const CastAttrs *)node->attrs)->round_mode, &mode));
   if (to < 0 || to > 64 || !dtype_known((int)to)) FAIL(UNSUPPORTED, node->name, "Cast: element type number %" PRId64 " is not supported", to);
   node->outputs[0]->type = node->inputs[0]->type;
   node->outputs[0]->type.dtype = (Dtype)to;
@@ -33,12 +44,27 @@ static bool cast_alias(const Node *node, int output, int input, Alias *out) {
 // Integer to f32: rounded once. To bool: unequal zero.
 static bool cast_common(const KernelContext *c);
 
+// To a narrow type. Its integers wrap: what is out of range is open for floats, and wraps for wider integers.
+static void cast_to_narrow(const KernelContext *c, bool saturate, RoundMode mode) {
+  Dtype from = c->in[0].type->dtype, to = c->out[0].type->dtype;
+  bool is_float = dtype_packed_bits(to) == 8 || to == DTYPE_F4E2M1;
+  for (int64_t i = 0, n = out_elems(c, 0); i < n; i++)
+    ((unsigned char *)c->out[0].data)[i] = narrow_from_double(to, element_read(c->in[0].data, from, i), saturate && is_float, mode);
+}
+
 static Status cast_ref(const KernelContext *c) {
   Dtype from = c->in[0].type->dtype, to = c->out[0].type->dtype;
   const void *x = c->in[0].data;
   void *y = c->out[0].data;
   int64_t n = out_elems(c, 0);
   if ((x == y && from == to) || cast_common(c)) return STATUS_OK;
+  if (dtype_is_narrow(to) && from != to) {
+    const CastAttrs *a = c->node->attrs;
+    RoundMode mode;
+    TRY(round_mode(c->node, a->round_mode, &mode));
+    cast_to_narrow(c, a->saturate, mode);
+    return STATUS_OK;
+  }
   if (to == DTYPE_F32 && (from == DTYPE_I64 || from == DTYPE_U64)) {
     for (int64_t i = 0; i < n; i++) {
       int64_t v = element_read_int(x, from, i);
@@ -121,14 +147,15 @@ const Op op_Identity = {.name = "Identity", .domain = "", .min_inputs = 1, .max_
 
 // ---- CastLike: the type of input 1, whose values do not matter ----
 
-typedef struct CastLikeAttrs { const char *round_mode; int64_t saturate; } CastLikeAttrs;
 static const AttrSpec cast_like_attrs[] = {
-  {"round_mode", ATTR_STRING, offsetof(CastLikeAttrs, round_mode), .default_string = "up", .help = "concerns float8e8m0 only: up, down or nearest"},
-  {"saturate", ATTR_INT, offsetof(CastLikeAttrs, saturate), .default_int = 1, .min = 0, .max = 1, .help = "concerns 8-bit floats only"},
+  {"round_mode", ATTR_STRING, offsetof(CastAttrs, round_mode), .default_string = "up", .help = "concerns float8e8m0 only: up, down or nearest"},
+  {"saturate", ATTR_INT, offsetof(CastAttrs, saturate), .default_int = 1, .min = 0, .max = 1, .help = "concerns 8-bit floats only"},
   {0},
 };
 
 static Status cast_like_infer(Node *node, Arena *arena) {
+  RoundMode mode;
+  TRY(round_mode(node, ((const CastAttrs *)node->attrs)->round_mode, &mode));
   node->outputs[0]->type = node->inputs[0]->type;
   node->outputs[0]->type.dtype = node->inputs[1]->type.dtype;
   return STATUS_OK;
@@ -137,7 +164,7 @@ static Status cast_like_infer(Node *node, Arena *arena) {
 static bool cast_like_alias(const Node *node, int output, int input, Alias *out) { return input == 0 && cast_alias(node, output, input, out); }
 
 const Op op_CastLike = {.name = "CastLike", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
-                        .nondifferentiable = 1 << 1, .attrs = cast_like_attrs, .attrs_bytes = sizeof(CastLikeAttrs), .infer = cast_like_infer,
+                        .nondifferentiable = 1 << 1, .attrs = cast_like_attrs, .attrs_bytes = sizeof(CastAttrs), .infer = cast_like_infer,
                         .grad = cast_grad, .run_ref = cast_ref, .alias = cast_like_alias};
 
 // ---- BitCast: the same bytes as another type of the same width ----
@@ -152,7 +179,7 @@ static Status bit_cast_infer(Node *node, Arena *arena) {
   int64_t to = ((const BitCastAttrs *)node->attrs)->to;
   Dtype from = node->inputs[0]->type.dtype;
   if (to < 0 || to > 64 || !dtype_known((int)to)) FAIL(UNSUPPORTED, node->name, "BitCast: element type number %" PRId64 " is not supported", to);
-  if (dtype_bytes((Dtype)to) != dtype_bytes(from))
+  if (dtype_packed_bits((Dtype)to) != dtype_packed_bits(from))
     FAIL(MALFORMED, node->name, "BitCast: from %s to %s; their widths must be equal", dtype_name(from), dtype_name((Dtype)to));
   node->outputs[0]->type = node->inputs[0]->type;
   node->outputs[0]->type.dtype = (Dtype)to;

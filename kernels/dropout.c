@@ -10,6 +10,7 @@
 
 #include "index_input.h"
 #include "ops.h"
+#include "random.h"
 
 typedef struct DropoutAttrs { int64_t seed; } DropoutAttrs;
 static const AttrSpec dropout_attrs[] = {
@@ -41,17 +42,9 @@ static Status dropout_infer(Node *node, Arena *arena) {
   return STATUS_OK;
 }
 
-static uint64_t mix(uint64_t z) {   // the finaliser of splitmix64
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 static uint64_t node_key(const KernelContext *c) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);   // FNV-1a
-  for (const char *s = c->node->origin ? c->node->origin : ""; *s; s++) hash = (hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
   int64_t own = ((const DropoutAttrs *)c->node->attrs)->seed;
-  return mix(hash ^ mix((c->clock ? c->clock->seed : 0) + UINT64_C(0x9e3779b97f4a7c15)) ^ mix(own == ATTR_ABSENT ? 0 : (uint64_t)own + 1));
+  return random_key(c, own == ATTR_ABSENT ? 0 : (uint64_t)own + 1);
 }
 
 static bool trains(const KernelContext *c) { return has_input(c, 2) && in_i(c, 2, 0); }
@@ -76,7 +69,7 @@ static Status dropout_run(const KernelContext *c, bool fast) {
     return STATUS_OK;
   }
   uint64_t key = node_key(c);
-  uint64_t when = c->clock ? (uint64_t)c->clock->step << 32 ^ (uint64_t)c->clock->global_micro : 0;
+  uint64_t when = random_when(c);
   uint32_t threshold = (uint32_t)fmin(ratio * 0x1p32, 0xffffffffu);   // dropped below it
   double scale = 1 / (1 - ratio);
   uint32_t random[LOOPS_RANDOM_WORDS];

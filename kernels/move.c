@@ -1,4 +1,4 @@
-// Operators that move elements and compute nothing: Transpose, Expand, Concat, Split, Trilu. Any element type.
+// Operators that move elements and compute nothing: Transpose, Expand, Concat, Split, Trilu, Tile. Any element type.
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -329,3 +329,68 @@ static bool trilu_alias(const Node *node, int output, int input, Alias *out) {
 const Op op_Trilu = {.name = "Trilu", .domain = "", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
                      .attrs = trilu_attrs, .attrs_bytes = sizeof(TriluAttrs), .infer = trilu_infer, .grad = trilu_grad, .run_ref = trilu_run,
                      .alias = trilu_alias};
+
+// ---- Tile: inputs x, repeats ----
+
+static Status tiled_type(const Node *node, const Type *x, const int64_t *repeats, int n, Type *y) {
+  if (n != x->rank) FAIL(MALFORMED, node->name, "Tile: %d repeats for %d dimensions", n, x->rank);
+  *y = *x;
+  for (int i = 0; i < n; i++)
+    if (repeats[i] < 0 || __builtin_mul_overflow(x->dims[i], repeats[i], &y->dims[i]))
+      FAIL(MALFORMED, node->name, "Tile: axis %d of %" PRId64 " elements %" PRId64 " times", i, x->dims[i], repeats[i]);
+  return STATUS_OK;
+}
+
+static Status tile_infer(Node *node, Arena *arena) {
+  int64_t repeats[RANK_MAX];
+  int n;
+  TRY(index_constant(node, 1, repeats, RANK_MAX, &n));
+  return tiled_type(node, input_type(node, 0), repeats, n, &node->outputs[0]->type);
+}
+
+// Copies x to its place in every tile.
+static Status tile_run(const KernelContext *c) {
+  const Type *x = c->in[0].type, *y = c->out[0].type;
+  int64_t repeats[RANK_MAX], from[RANK_MAX], to[RANK_MAX], bytes = dtype_bytes(x->dtype), tiles = 1;
+  int n;
+  Type expected;
+  TRY(index_tensor(c, 1, repeats, RANK_MAX, &n));
+  TRY(tiled_type(c->node, x, repeats, n, &expected));
+  if (!type_same_shape(&expected, y)) FAIL(MALFORMED, c->node->name, "Tile: the repeats at run time are not those that the plan was made for");
+  strided_row_major(x->dims, x->rank, from);
+  strided_row_major(y->dims, y->rank, to);
+  for (int i = 0; i < n; i++) tiles *= repeats[i];
+  if (type_elems(x) == 0) return STATUS_OK;
+  for (int64_t t = 0; t < tiles; t++) {
+    int64_t at = 0, rest = t;
+    for (int i = n - 1; i >= 0; i--) {
+      at += rest % repeats[i] * x->dims[i] * to[i];
+      rest /= repeats[i];
+    }
+    strided_copy((char *)c->out[0].data + at * bytes, to, c->in[0].data, from, x->dims, x->rank, bytes);
+  }
+  return STATUS_OK;
+}
+
+// Sums the tiles, axis by axis: each is [before, repeats, rest].
+static Status tile_grad(Grad *g) {
+  Emit *e = g->emit;
+  const Type *x = input_type(g->node, 0), *y = &g->node->outputs[0]->type;
+  Value *sum = g->dy[0];
+  Type now = *y;
+  for (int i = 0; i < x->rank && g->wanted[0]; i++) {
+    if (x->dims[i] == y->dims[i]) continue;
+    int64_t dims[3] = {1, x->dims[i] ? y->dims[i] / x->dims[i] : 0, x->dims[i]};
+    for (int k = 0; k < i; k++) dims[0] *= now.dims[k];
+    for (int k = i + 1; k < now.rank; k++) dims[2] *= now.dims[k];
+    Value *tiles = emit(e, &op_Reshape, INPUTS(sum, emit_int64s(e, "tiles", dims, 3)), ATTRS(A_INT("allowzero", 1)));
+    sum = emit(e, &op_ReduceSum, INPUTS(tiles, emit_int64s(e, "axes", (const int64_t[]){1}, 1)), ATTRS(A_INT("keepdims", 0)));
+    now.dims[i] = x->dims[i];
+  }
+  if (!g->wanted[0]) return STATUS_OK;
+  g->dx[0] = sum && type_same_shape(&sum->type, x) ? sum : emit(e, &op_Reshape, INPUTS(sum, emit_int64s(e, "shape", x->dims, x->rank)), ATTRS(A_INT("allowzero", 1)));
+  return STATUS_OK;
+}
+
+const Op op_Tile = {.name = "Tile", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
+                    .infer = tile_infer, .grad = tile_grad, .run_ref = tile_run};

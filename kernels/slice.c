@@ -158,7 +158,7 @@ const Op op_SliceGrad = {.name = "SliceGrad", .domain = "tessera", .min_inputs =
 
 // ---- Pad: inputs data, pads, constant_value?, axes? ---------------------------------------------------------------------------
 
-typedef struct PadAttrs { const char *mode; } PadAttrs;
+typedef struct PadAttrs { const char *mode; AttrInts dims; } PadAttrs;
 static const AttrSpec pad_attrs[] = {
   {"mode", ATTR_STRING, offsetof(PadAttrs, mode), .default_string = "constant", .help = "constant, reflect, edge or wrap"},
   {0},
@@ -262,14 +262,19 @@ static Status pad_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
-// Of constant padding: what the pads added is cut, what they cut gets zeros.
+// Of constant padding: what the pads added is cut, what they cut gets zeros. Of the others: each element of x gets what its copies got.
 static Status pad_grad(Grad *g) {
   if (!g->wanted[0]) return STATUS_OK;
   const Node *node = g->node;
   const char *mode = ((const PadAttrs *)node->attrs)->mode;
-  if (strcmp(mode, "constant")) FAIL(UNSUPPORTED, node->name, "Pad: the gradient of mode '%s' is not supported; constant is", mode);
   if (node_has_input(node, 2) && g->wanted[2]) FAIL(UNSUPPORTED, node->name, "Pad: no gradient for constant_value '%s'", node->inputs[2]->name);
   const Type *x = input_type(node, 0);
+  if (strcmp(mode, "constant")) {
+    bool has_axes = node_has_input(node, 3);
+    Value *inputs[4] = {g->dy[0], node->inputs[1], NULL, has_axes ? node->inputs[3] : NULL};
+    g->dx[0] = emit(g->emit, &op_PadGrad, inputs, has_axes ? 4 : 2, ATTRS(A_STRING("mode", mode), A_INTS("dims", x->dims, x->rank)));
+    return STATUS_OK;
+  }
   Pads pads;
   TRY(read_pads(node, x, node_has_input(node, 3), read_constant, node, &pads));
   int64_t back[2 * RANK_MAX];
@@ -280,3 +285,54 @@ static Status pad_grad(Grad *g) {
 
 const Op op_Pad = {.name = "Pad", .domain = "", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 10,
                    .attrs = pad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_infer, .grad = pad_grad, .run_ref = pad_run};
+
+// ---- PadGrad: inputs dy, pads, (absent), axes?. Of the modes that repeat elements of x -----------------------------------------
+
+static const AttrSpec pad_grad_attrs[] = {
+  {"mode", ATTR_STRING, offsetof(PadAttrs, mode), .required = true, .help = "reflect, edge or wrap"},
+  {"dims", ATTR_INTS, offsetof(PadAttrs, dims), .min = 0, .max = INT64_MAX, .help = "shape of Pad's data"},
+  {0},
+};
+
+static Status padded_again(const Node *node, bool has_axes, ReadIndex read, const void *from, const Type *dy, Type *x, Pads *pads) {
+  const PadAttrs *a = node->attrs;
+  if (a->dims.n > RANK_MAX) FAIL(UNSUPPORTED, node->name, "PadGrad: dims has %" PRId64 " entries; at most %d are supported", a->dims.n, RANK_MAX);
+  if (strcmp(a->mode, "reflect") && strcmp(a->mode, "edge") && strcmp(a->mode, "wrap"))
+    FAIL(MALFORMED, node->name, "PadGrad: mode '%s'; reflect, edge and wrap exist", a->mode);
+  *x = type_make(dy->dtype, (int)a->dims.n, a->dims.items);
+  Type padded;
+  TRY(type_check(x, node->name));
+  TRY(read_pads(node, x, has_axes, read, from, pads));
+  TRY(padded_type(node, x, pads, &padded));
+  if (dtype_is_float(dy->dtype) && type_equal(&padded, dy)) return STATUS_OK;
+  char want[160], got[160];
+  FAIL(MALFORMED, node->name, "PadGrad: dy is %s; %s is needed", type_text(dy, got, sizeof got), type_text(&padded, want, sizeof want));
+}
+
+static Status pad_grad_infer(Node *node, Arena *arena) {
+  Pads pads;
+  return padded_again(node, node_has_input(node, 3), read_constant, node, input_type(node, 0), &node->outputs[0]->type, &pads);
+}
+
+static Status pad_grad_run(const KernelContext *c) {
+  const Type *x = c->out[0].type, *y = c->in[0].type;
+  Pads pads;
+  Type again;
+  TRY(padded_again(c->node, has_input(c, 3), read_tensor, c, y, &again, &pads));
+  int64_t strides[RANK_MAX];
+  strided_row_major(x->dims, x->rank, strides);
+  if (type_elems(x)) memset(c->out[0].data, 0, (size_t)type_bytes(x));
+  char mode = ((const PadAttrs *)c->node->attrs)->mode[0];
+  for (int64_t e = 0, n = type_elems(y); e < n; e++) {
+    int64_t to = 0, rest = e;
+    for (int i = y->rank - 1; i >= 0; i--) {
+      to += pad_source(rest % y->dims[i] - pads.before[i], x->dims[i], mode) * strides[i];
+      rest /= y->dims[i];
+    }
+    out_f(c, 0, to, element_read(c->out[0].data, x->dtype, to) + in_f(c, 0, e));
+  }
+  return STATUS_OK;
+}
+
+const Op op_PadGrad = {.name = "PadGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1,
+                       .nondifferentiable = 14, .attrs = pad_grad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_grad_infer, .run_ref = pad_grad_run};

@@ -12,6 +12,7 @@ const char *const pipeline_train[] = {
     "infer_types",
     "check_sharding",       // of the model, before nodes change
     "fold_constants",
+    "lower_einsum",
     "merge_common",
     "attach_loss",
     "sum_loss",             // (sum, count): micro-batches add up exactly

@@ -51,7 +51,7 @@ def reason(verdict, why):
     """A short reason that stays the same for all cases alike."""
     if verdict == "wrong":
         return "WRONG " + why
-    why = re.sub(r"^\d+ problems?:;?\s*", "", why.split(";")[0])
+    why = re.sub(r"^\d+ problems?:;\s*", "", why).split(";")[0]
     why = re.sub(r"node '[^']*': ", "", why)
     return re.sub(r"(tensor|input|output) '[^']*'", r"\1", why)
 
