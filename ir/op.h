@@ -84,8 +84,6 @@ Node *emit_node(Emit *e, const Op *op, Value *const *inputs, int n_inputs, int n
 Value *emit_const(Emit *e, const char *hint, const Type *type, const void *bytes);
 Value *emit_int64s(Emit *e, const char *hint, const int64_t *items, int64_t n);       // rank 1
 Value *emit_float(Emit *e, const char *hint, Dtype dtype, double value);              // rank 0
-// Sums dy over the axes along which an operand of type `to` was broadcast; dy itself when the shapes are equal. Needs op_ReduceSum.
-Value *emit_sum_to(Emit *e, Value *dy, const Type *to);
 
 // For the grad function of a row: append nodes that compute dx[i] for every wanted[i] (others may be left NULL). dx[i] must have the
 // type of input i. A NULL dy[i] means that output i does not reach the loss.
@@ -105,8 +103,8 @@ enum {
   OP_RANDOM = 1 << 2,           // never merged or folded
   OP_OPTIMIZER = 1 << 3,        // elementwise over (param, grad, state...): may run on any flat slice
   OP_ELEMENTWISE = 1 << 4,      // output element i depends on element i of the (broadcast) inputs only
-  OP_CROSSES_BATCH = 1 << 5,    // mixes samples: result depends on what else is in the micro-batch
-  OP_COMMUTATIVE = 1 << 6,
+  OP_COMMUTATIVE = 1 << 5,
+  OP_SUMS_RANKS = 1 << 6,       // a collective whose result is a sum over ranks: it has an accumulator
 };
 #define VARIADIC 127
 
@@ -128,6 +126,7 @@ struct Op {
   Status (*prepare)(KernelPrepare *prepare);               // optional: makes primitives once, before the step loop
   Status (*workspace)(KernelPrepare *prepare);             // optional: says how many bytes run_cpu needs (kernel.h)
   bool (*alias)(const Node *node, int output, int input, Alias *out);   // optional; false: no relation between the two
+  int64_t (*sent_bytes)(const Node *node);                 // OP_COLLECTIVE: logical bytes that a rank sends in one execution
 };
 
 // The table, defined in kernels/ from ops.def; ends with NULL.

@@ -4,13 +4,6 @@
 
 #include "op.h"
 
-// Logical bytes that one rank sends in one execution (ring counting): (N-1) shards for a gather or a scatter, 2 (N-1)/N of the whole for a reduction.
-static int64_t sent_bytes(const Node *n, int parts) {
-  if (!strcmp(n->op->name, "AllGather")) return (parts - 1) * value_bytes(n->inputs[0]);
-  if (!strcmp(n->op->name, "ReduceScatter")) return (parts - 1) * value_bytes(n->outputs[0]);
-  return 2 * (parts - 1) * value_bytes(n->inputs[0]) / parts;
-}
-
 static const char *axis_name(const Graph *g, int64_t axis) { return axis >= 0 && axis < g->mesh.n_axes ? g->mesh.axes[axis].name : "?"; }
 
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
@@ -18,14 +11,14 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   size_t n_entries = 0, capacity = 0;
   for (size_t i = 0; i < program->n_nodes; i++) {
     const Node *n = program->nodes[i];
-    if (!(n->op->flags & OP_COLLECTIVE) || !attr_spec(n->op, "parts") || !n->n_outputs) continue;
+    if (!n->op->sent_bytes) continue;
     const char *kind = attr_string(n, "kind");
     bool own_kind = kind && (!strcmp(kind, "control") || !strcmp(kind, "frozen"));
-    int64_t bytes = sent_bytes(n, (int)attr_int(n, "parts"));
+    int64_t bytes = n->op->sent_bytes(n);
     LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = own_kind ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
                      .times = n->phase == PHASE_MICRO ? program->recipe.micro_per_rank : 1,
                      .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->outputs[0]->type.dtype,
-                     .accumulator = strcmp(n->op->name, "AllGather") ? n->outputs[0]->type.dtype : DTYPE_NONE,
+                     .accumulator = n->op->flags & OP_SUMS_RANKS ? n->outputs[0]->type.dtype : DTYPE_NONE,
                      .bucket = (int32_t)attr_int(n, "bucket"), .cause = n->cause};
     ARENA_PUSH(arena, entries, n_entries, capacity, e);
   }

@@ -177,7 +177,7 @@ static bool batch_alias(const Node *node, int output, int input, Alias *out) {
 }
 
 const Op op_BatchNormalization = {
-    .name = "BatchNormalization", .domain = "", .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3, .flags = OP_CROSSES_BATCH,
+    .name = "BatchNormalization", .domain = "", .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
     .nondifferentiable = 1 << BATCH_MEAN | 1 << BATCH_VAR, .attrs = batch_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_infer,
     .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = batch_alias};
 
@@ -239,7 +239,7 @@ static bool grad_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_BatchNormalizationGrad = {
     .name = "BatchNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
-    .flags = OP_CROSSES_BATCH, .attrs = batch_grad_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_grad_infer,
+    .attrs = batch_grad_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_grad_infer,
     .run_ref = batch_grad_ref, .run_cpu = batch_grad_cpu, .alias = grad_alias};
 
 // ---- GroupNormalization, InstanceNormalization --------------------------------------------------------------------------------------------

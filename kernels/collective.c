@@ -39,6 +39,8 @@ static void copy_unless_same(void *to, const void *from, int64_t bytes) {
   if (bytes && to != from) memcpy(to, from, (size_t)bytes);
 }
 
+static int64_t parts_of(const Node *node) { return ((const CollectiveAttrs *)node->attrs)->parts; }
+
 // ---- AllGather ----------------------------------------------------------------------------------------------------------------
 
 static Status all_gather_infer(Node *node, Arena *arena) {
@@ -62,9 +64,11 @@ static Status all_gather_ref(const KernelContext *c) {
   return c->comm->ops->all_gather(c->comm, axis, c->in[0].data, c->out[0].data, in_elems(c, 0), c->in[0].type->dtype);
 }
 
+static int64_t all_gather_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->inputs[0])); }
+
 const Op op_AllGather = {
     .name = "AllGather", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
-    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_gather_infer, .run_ref = all_gather_ref};
+    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_gather_infer, .run_ref = all_gather_ref, .sent_bytes = all_gather_sent_bytes};
 
 // ---- ReduceScatter ------------------------------------------------------------------------------------------------------------
 
@@ -93,10 +97,12 @@ static bool reduce_scatter_alias(const Node *node, int output, int input, Alias 
   return true;
 }
 
+static int64_t reduce_scatter_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->outputs[0])); }
+
 const Op op_ReduceScatter = {
-    .name = "ReduceScatter", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
+    .name = "ReduceScatter", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE | OP_SUMS_RANKS,
     .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = reduce_scatter_infer, .run_ref = reduce_scatter_ref,
-    .alias = reduce_scatter_alias};
+    .alias = reduce_scatter_alias, .sent_bytes = reduce_scatter_sent_bytes};
 
 // ---- AllReduce ----------------------------------------------------------------------------------------------------------------
 
@@ -120,10 +126,12 @@ static bool all_reduce_alias(const Node *node, int output, int input, Alias *out
   return true;
 }
 
+static int64_t all_reduce_sent_bytes(const Node *node) { return comm_all_reduce_bytes(parts_of(node), value_bytes(node->inputs[0])); }
+
 const Op op_AllReduce = {
-    .name = "AllReduce", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
+    .name = "AllReduce", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE | OP_SUMS_RANKS,
     .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_reduce_infer, .run_ref = all_reduce_ref,
-    .alias = all_reduce_alias};
+    .alias = all_reduce_alias, .sent_bytes = all_reduce_sent_bytes};
 
 // ---- Release ------------------------------------------------------------------------------------------------------------------
 

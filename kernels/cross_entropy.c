@@ -183,7 +183,7 @@ static Status loss_grad(Grad *g) {
 
 const Op op_SoftmaxCrossEntropyLoss = {
     .name = "SoftmaxCrossEntropyLoss", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
-    .flags = OP_CROSSES_BATCH, .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
+    .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
     .infer = loss_infer, .grad = loss_grad, .run_ref = loss_ref, .run_cpu = loss_cpu, .workspace = loss_workspace};
 
 // ---- SoftmaxCrossEntropyLossGrad ----------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ static bool loss_grad_alias(const Node *node, int output, int input, Alias *out)
 
 const Op op_SoftmaxCrossEntropyLossGrad = {
     .name = "SoftmaxCrossEntropyLossGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 1,
-    .flags = OP_CROSSES_BATCH, .nondifferentiable = 0x1f, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs), .infer = loss_grad_infer,
+    .nondifferentiable = 0x1f, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs), .infer = loss_grad_infer,
     .run_ref = loss_grad_ref, .run_cpu = loss_grad_cpu, .alias = loss_grad_alias};
 
 // ---- CrossEntropyCount --------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ static Status nll_grad(Grad *g) {
 
 const Op op_NegativeLogLikelihoodLoss = {
     .name = "NegativeLogLikelihoodLoss", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
-    .flags = OP_CROSSES_BATCH, .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
+    .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
     .infer = nll_infer, .grad = nll_grad, .run_ref = nll_ref};
 
 // (dloss, labels, weights?) -> gradient of the log-probabilities: -weight dloss at the label, else 0.
@@ -386,5 +386,5 @@ static Status nll_grad_ref(const KernelContext *c) {
 
 const Op op_NegativeLogLikelihoodLossGrad = {
     .name = "NegativeLogLikelihoodLossGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
-    .flags = OP_CROSSES_BATCH, .nondifferentiable = 7, .attrs = nll_grad_attrs, .attrs_bytes = sizeof(NllGradAttrs), .infer = nll_grad_infer,
+    .nondifferentiable = 7, .attrs = nll_grad_attrs, .attrs_bytes = sizeof(NllGradAttrs), .infer = nll_grad_infer,
     .run_ref = nll_grad_ref};

@@ -26,13 +26,14 @@ typedef struct CommOps {
 struct Comm {
   const CommOps *ops;
   int rank, size;              // on the dp axis
-  int64_t sent_bytes;          // logical bytes sent so far: (size-1) * shard bytes a gather or scatter; all-reduce: comm_all_reduce_bytes
+  int64_t sent_bytes;          // logical bytes sent so far, as comm_shard_bytes and comm_all_reduce_bytes count
   int64_t copied_bytes;        // of which copied within the process (a view copies nothing)
   int64_t wire_bytes;          // of which left the process
 };
 
-// Logical bytes that a rank sends in an all-reduce of `bytes` bytes: 2 (size-1)/size of them, rounded down. The ledger and the backends
-// both count with it.
+// Logical bytes that a rank sends among `size`: in a gather or a scatter of shards of `shard_bytes`; in an all-reduce of `bytes`, rounded down.
+// Backends count with them, and the rows of the collectives (Op.sent_bytes), which the ledger reads.
+static inline int64_t comm_shard_bytes(int64_t size, int64_t shard_bytes) { return (size - 1) * shard_bytes; }
 static inline int64_t comm_all_reduce_bytes(int64_t size, int64_t bytes) { return 2 * (size - 1) * bytes / size; }
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------

@@ -8,4 +8,7 @@
 #include "ops.def"
 #undef OP
 
+// Sums dy over the axes along which an operand of type `to` was broadcast; dy itself when the shapes are equal. For gradients (sum_to.c).
+Value *emit_sum_to(Emit *e, Value *dy, const Type *to);
+
 #endif

@@ -105,7 +105,7 @@ static Status mvn_grad(Grad *g) {
 
 const Op op_MeanVarianceNormalization = {
     .name = "MeanVarianceNormalization", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
-    .flags = OP_CROSSES_BATCH, .attrs = mvn_attrs, .attrs_bytes = sizeof(MvnAttrs), .infer = mvn_infer, .grad = mvn_grad, .run_ref = mvn_ref,
+    .attrs = mvn_attrs, .attrs_bytes = sizeof(MvnAttrs), .infer = mvn_infer, .grad = mvn_grad, .run_ref = mvn_ref,
     .alias = over_input};
 
 // ---- LpNormalization: x / ||x||_p along one axis; 0 where the norm is 0 ---------------------------------------------------------------

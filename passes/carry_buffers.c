@@ -1,15 +1,13 @@
 // carry_buffers: in training mode BatchNormalization gives new running statistics. They become the model's buffers for the next micro-batch:
 // values of role BUFFER, one set per rank, in the rank's own order of micro-batches. A buffer that several nodes update (a module used twice)
 // passes from one to the next.
-#include <string.h>
-
-#include "../ir/op.h"
+#include "../kernels/ops.h"
 #include "pass_list.h"
 
 enum { STATISTICS = 3, NEW_STATISTICS = 1, N_STATISTICS = 2 };   // inputs 3, 4 become outputs 1, 2
 
 static bool updates_statistics(const Node *n) {
-  return !strcmp(n->op->name, "BatchNormalization") && n->n_inputs >= STATISTICS + N_STATISTICS && attr_int(n, "training_mode") != 0;
+  return n->op == &op_BatchNormalization && n->n_inputs >= STATISTICS + N_STATISTICS && attr_int(n, "training_mode") != 0;
 }
 
 // `now[v]` is the newest value of buffer v, or NULL.

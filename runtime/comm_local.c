@@ -107,7 +107,7 @@ static Status local_all_gather(Comm *base, int axis, const void *shard, void *wh
     int r = (base->rank + i) % base->size;      // start at home: the ranks do not all read the same shard at once
     copy_unless_same((char *)whole + r * bytes, team_slot(comm->team, base->rank, r)->in, bytes);
   }
-  return leave(comm, (base->size - 1) * bytes);
+  return leave(comm, comm_shard_bytes(base->size, bytes));
 }
 
 static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype) {
@@ -120,7 +120,7 @@ static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void
   Slot slot = {SLOT_REDUCE_SCATTER, dtype, axis, shard_elems, whole, shard};
   TRY(enter(comm, &slot, true));
   sum_over_ranks(comm->team, base->rank, base->rank * shard_elems, shard_elems, dtype, shard);
-  return leave(comm, (base->size - 1) * bytes);
+  return leave(comm, comm_shard_bytes(base->size, bytes));
 }
 
 // Piece r of an uneven cut in whole cache lines, so that no two ranks write one line.

@@ -1,19 +1,19 @@
 // What a graph tells about an integer input: whether it is shifted before the loss takes it as labels, and which values are legal.
 #include <stdlib.h>
-#include <string.h>
 
+#include "../kernels/ops.h"
 #include "data_source.h"
 
-static bool named(const Node *n, const char *const *names) {
-  for (; *names; names++)
-    if (!strcmp(n->op->name, *names)) return true;
-  return false;
+static bool is_any(const Node *n, const Op *const *ops) {
+  while (*ops && n->op != *ops) ops++;
+  return *ops;
 }
 
 // Operators that hand elements on as they are, if not all of them.
-static const char *const movers[] = {"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Pad", "Concat", "Transpose", "Expand", "Split", "Where", NULL};
-static const char *const cutters[] = {"Slice", "Pad", NULL};
-static const char *const losses[] = {"SoftmaxCrossEntropyLoss", "CrossEntropyCount", NULL};
+static const Op *const movers[] = {&op_Cast, &op_Identity, &op_Reshape, &op_Flatten, &op_Squeeze, &op_Unsqueeze, &op_Slice, &op_Pad,
+                                  &op_Concat, &op_Transpose, &op_Expand, &op_Split, &op_Where, NULL};
+static const Op *const cutters[] = {&op_Slice, &op_Pad, NULL};
+static const Op *const losses[] = {&op_SoftmaxCrossEntropyLoss, &op_CrossEntropyCount, NULL};
 
 typedef struct Reach { bool *reached, *cut; } Reach;   // per value id
 
@@ -24,8 +24,8 @@ static bool reach_create(const Graph *graph, const Value *from, Reach *out) {
   out->reached[from->id] = true;
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
-    if (!named(n, movers)) continue;
-    bool reached = false, cut = named(n, cutters);
+    if (!is_any(n, movers)) continue;
+    bool reached = false, cut = is_any(n, cutters);
     for (int k = 0; k < n->n_inputs; k++)
       if (n->inputs[k] && out->reached[n->inputs[k]->id]) {
         reached = true;
@@ -51,7 +51,7 @@ bool graph_shifts_labels(const Graph *graph, const Value *labels) {
   if (reach_create(graph, labels, &reach))
     for (size_t i = 0; i < graph->n_nodes; i++) {
       const Node *n = graph->nodes[i];
-      const Value *target = named(n, losses) ? n->inputs[n->op->name[0] == 'S' ? 1 : 0] : NULL;
+      const Value *target = is_any(n, losses) ? n->inputs[n->op == &op_SoftmaxCrossEntropyLoss ? 1 : 0] : NULL;
       if (target && reach.reached[target->id] && reach.cut[target->id]) shifts = true;
     }
   reach_finish(&reach);
@@ -59,14 +59,14 @@ bool graph_shifts_labels(const Graph *graph, const Value *labels) {
 }
 
 static int64_t node_limit(const Node *n, const bool *reached) {
-  if (!strcmp(n->op->name, "Gather") && n->inputs[1] && reached[n->inputs[1]->id]) {
+  if (n->op == &op_Gather && n->inputs[1] && reached[n->inputs[1]->id]) {
     int axis;
     const Type *data = &n->inputs[0]->type;
     Status bad = type_axis(attr_int(n, "axis"), data->rank, n->name, &axis);
     status_free(bad);
     return bad ? INT64_MAX : data->dims[axis];
   }
-  if (!strcmp(n->op->name, "SoftmaxCrossEntropyLoss") && n->inputs[1] && reached[n->inputs[1]->id] && n->inputs[0]->type.rank > 1) return n->inputs[0]->type.dims[1];
+  if (n->op == &op_SoftmaxCrossEntropyLoss && n->inputs[1] && reached[n->inputs[1]->id] && n->inputs[0]->type.rank > 1) return n->inputs[0]->type.dims[1];
   return INT64_MAX;
 }
 
