@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decimal.h"
+
 // ---- Pairs out ------------------------------------------------------------------------------------------------------------------
 
 typedef struct Pairs {
@@ -35,16 +37,6 @@ const char *meta_quote(Arena *arena, const char *text) {
   }
   *o++ = '"';
   return out;
-}
-
-// Shortest decimals that read back as the same double.
-static const char *double_text(Arena *arena, double value) {
-  char text[40];
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, value);
-    if (strtod(text, NULL) == value) break;
-  }
-  return arena_string(arena, text);
 }
 
 bool meta_is_json(const char *key) {
@@ -160,13 +152,14 @@ enum { RECIPE_FIELDS = sizeof recipe_fields / sizeof *recipe_fields };
 static void put_recipe(Pairs *p, const Recipe *recipe) {
   for (int i = 0; i < RECIPE_FIELDS; i++) {
     const RecipeField *f = &recipe_fields[i];
+    char text[DECIMAL_BYTES];
     const void *at = (const char *)recipe + f->offset;
     switch (f->type) {
     case RECIPE_STRING: put(p, f->key, *(const char *const *)at); break;
     case RECIPE_INT: put_int(p, f->key, *(const int *)at, f->default_int); break;
     case RECIPE_INT64: put_int(p, f->key, *(const int64_t *)at, f->default_int); break;
     case RECIPE_DOUBLE:
-      if (*(const double *)at != 0) put(p, f->key, double_text(p->arena, *(const double *)at));
+      if (*(const double *)at != 0) put(p, f->key, arena_string(p->arena, decimal_text(*(const double *)at, text)));
       break;
     case RECIPE_REDUCE:
       if (*(const Reduce *)at != REDUCE_MICRO) put(p, f->key, reduce_name(*(const Reduce *)at));

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hex.h"
 #include "meta.h"
 #include "op.h"
 
@@ -410,7 +411,8 @@ static Status hex_bytes(Parser *p, const char *at, Weight *w, const char *text) 
   w->bytes = bytes;
   uint64_t hash[2];
   TRY(weight_hash(&(Weight){.name = w->name, .type = w->type, .bytes = bytes}, hash));
-  if (strcmp(w->path + 1, arena_printf(p->arena, "%016" PRIx64 "%016" PRIx64, hash[0], hash[1])))
+  char hex[HEX128_BYTES];
+  if (strcmp(w->path + 1, hex128_text(hash[0], hash[1], hex)))
     return fail_at(p, at, STATUS_MALFORMED, "the bytes in hex are not those of location %s", w->path);
   w->path = NULL;
   return STATUS_OK;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "hex.h"
 #include "meta.h"
 #include "op.h"
 
@@ -114,7 +115,8 @@ static void add_weight(Text *t, const Weight *w, const PrintOptions *options) {
     add_string(t, below(w->path, options->base_dir));
   } else {
     XXH128_hash_t h = XXH3_128bits(w->bytes, w->bytes ? (size_t)type_bytes(&w->type) : 0);
-    add_string(t, arena_printf(t->arena, "#%016" PRIx64 "%016" PRIx64, h.high64, h.low64));
+    char hex[HEX128_BYTES];
+    add_string(t, arena_printf(t->arena, "#%s", hex128_text(h.high64, h.low64, hex)));
   }
   if (w->offset_bytes) {
     snprintf(number, sizeof number, "%" PRId64, w->offset_bytes);

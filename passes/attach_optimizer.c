@@ -4,18 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/decimal.h"
 #include "../kernels/ops.h"
 #include "lower.h"
 #include "pass_list.h"
 
-// Shortest decimal that reads back as the same double.
 static const char *decimal(Arena *arena, double v) {
-  char text[40];
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, v);
-    if (strtod(text, NULL) == v) break;
-  }
-  return arena_string(arena, text);
+  char text[DECIMAL_BYTES];
+  return arena_string(arena, decimal_text(v, text));
 }
 
 static Value *control(Graph *graph, const char *name, Dtype dtype) {

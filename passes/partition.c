@@ -2,6 +2,7 @@
 // stage. It moves nothing; insert_collectives lowers the decision. Every parameter starts with a bucket of its own; bucket_collectives joins.
 #include <inttypes.h>
 
+#include "../ir/hex.h"
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "accumulate.h"
@@ -25,7 +26,8 @@ static void record_target(Graph *graph, const CompileOptions *o) {
   Arena *arena = graph->arena;
   Recipe *r = &graph->recipe;
   r->model = arena_string(arena, o->model_path);
-  if (o->weights) r->fingerprint = arena_printf(arena, "%016" PRIx64 "%016" PRIx64, o->weights->fingerprint[0], o->weights->fingerprint[1]);
+  char fingerprint[HEX128_BYTES];
+  if (o->weights) r->fingerprint = arena_string(arena, hex128_text(o->weights->fingerprint[0], o->weights->fingerprint[1], fingerprint));
   r->precision = arena_string(arena, o->precision);
   r->processes = 1;
   r->ranks_per_process = o->ranks;

@@ -2,9 +2,9 @@
 #include "pass.h"
 
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
+#include "../ir/clock.h"
 #include "../ir/print.h"
 #include "../ir/verify_graph.h"
 #include "pass_list.h"
@@ -117,12 +117,6 @@ static void print_diff(FILE *log, const char *before, const char *after, Arena *
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------
 
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static Status run_guarded(Graph *graph, const Pass *pass, const CompileOptions *options) {
   ARENA_GUARD(graph->arena);
   ARENA_RETURN(graph->arena, pass->run(graph, options));
@@ -153,9 +147,9 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
   char *before = NULL;
   TRY(check_facts(graph, pass));
   if (print && run->print_diff) TRY(text_guarded(graph, NULL, arena, &before));
-  double start = now_ms();
+  double start = clock_now_ms();
   TRY(status_context(run_guarded(graph, pass, options), "pass %s", pass->name));
-  double ms = now_ms() - start;
+  double ms = clock_now_ms() - start;
   graph->facts = (graph->facts & ~pass->breaks) | pass->provides;
   if (run->time_passes && run->log) fprintf(run->log, "%-20s %9.3f ms\n", pass->name, ms);
   if (print) TRY(print_after(graph, pass, run, before, arena));

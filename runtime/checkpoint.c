@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "../ir/hex.h"
 #include "origin_json.h"
 #include "safetensors.h"
 
@@ -48,7 +49,7 @@ static Status hash_file(const char *path, char out[HASH_TEXT_BYTES]) {
   }
   if (!status) {
     XXH128_hash_t h = XXH3_128bits_digest(state);
-    snprintf(out, HASH_TEXT_BYTES, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+    hex128_text(h.high64, h.low64, out);
   }
   XXH3_freeState(state);
   free(block);

@@ -4,24 +4,18 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../ir/clock.h"
 #include "data_source.h"
 
 static const char stream_name[] = "the stream on stdin";
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 // Exactly n bytes; *out_bytes less than n at the end of the stream.
 static Status read_some(Stream *s, void *to, int64_t n, int64_t *out_bytes) {
-  int64_t end_ns = now_ns() + s->deadline_ns, done = 0;
+  int64_t end_ns = clock_now_ns() + s->deadline_ns, done = 0;
   while (done < n) {
-    int64_t left_ms = (end_ns - now_ns()) / 1000000;
+    int64_t left_ms = (end_ns - clock_now_ns()) / 1000000;
     struct pollfd fd = {s->fd, POLLIN, 0};
     int ready = left_ms > 0 ? poll(&fd, 1, left_ms > 1000000 ? 1000000 : (int)left_ms) : 0;
     if (ready == 0 && left_ms <= 0) FAIL(IO, NULL, "%s gave nothing for %.3f s while batch %" PRId64 " was due", stream_name, (double)s->deadline_ns / 1e9, s->next_batch);
@@ -31,7 +25,7 @@ static Status read_some(Stream *s, void *to, int64_t n, int64_t *out_bytes) {
     if (m < 0) FAIL(IO, NULL, "cannot read %s: %s", stream_name, strerror(errno));
     if (m == 0) break;
     done += m;
-    end_ns = now_ns() + s->deadline_ns;
+    end_ns = clock_now_ns() + s->deadline_ns;
   }
   *out_bytes = done;
   return NULL;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../ir/clock.h"
 #include "executor_state.h"
 
 enum { NS_PER_S = 1000000000, LOOK_NS = 100000000 };
@@ -404,19 +405,13 @@ void executor_destroy(Executor *e) {
   free(e);
 }
 
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self) {
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   for (int64_t i = 0; i < steps; i++) {
-    double start_ms = now_ms();
+    double start_ms = clock_now_ms();
     TRY(command_all(e, COMMAND_STEP));
     const StepProgram *first = e->ranks[0].programs;
-    StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = now_ms() - start_ms};
+    StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms};
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);
     if (!isfinite(result.loss)) FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt", result.step, isnan(result.loss) ? "nan" : "infinite");

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "../ir/hex.h"
 #include "executor_state.h"
 
 static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out_bucket, int *out_slot) {
@@ -121,7 +122,7 @@ Status executor_params_hash(Executor *e, char out[33]) {
   }
   if (!status) {
     XXH128_hash_t h = XXH3_128bits_digest(state);
-    snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+    hex128_text(h.high64, h.low64, out);
   }
   XXH3_freeState(state);
   free(params);

@@ -11,8 +11,9 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "../ir/clock.h"
 
 struct LaunchChannel { int fd; };
 
@@ -34,12 +35,6 @@ typedef struct Supervisor {
   LaunchEnd end;
 } Supervisor;
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static int worker_main(int (*worker)(void *, LaunchChannel *), void *arg, int fd, const sigset_t *mask, pid_t parent) {
   LaunchChannel channel = {fd};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -52,7 +47,7 @@ static int worker_main(int (*worker)(void *, LaunchChannel *), void *arg, int fd
 static void take_beats(Supervisor *s) {
   LaunchBeat beat;
   while (read(s->beats, &beat, sizeof beat) == (ssize_t)sizeof beat) {
-    s->last_beat_ns = now_ns();
+    s->last_beat_ns = clock_now_ns();
     if (beat.step >= 0) s->end.last_step = beat.step;      // below 0: a sign of life between steps
     if (s->options->on_beat) s->options->on_beat(s->options->self, &beat);
   }
@@ -70,12 +65,12 @@ static void take_signals(Supervisor *s) {
 
 static int poll_timeout_ms(const Supervisor *s) {
   if (s->options->hang_ns <= 0 || s->hung) return -1;
-  int64_t left_ms = (s->last_beat_ns + s->options->hang_ns - now_ns() + 999999) / 1000000;
+  int64_t left_ms = (s->last_beat_ns + s->options->hang_ns - clock_now_ns() + 999999) / 1000000;
   return left_ms < 0 ? 0 : left_ms > 1000000 ? 1000000 : (int)left_ms;
 }
 
 static void supervise(Supervisor *s) {
-  s->last_beat_ns = now_ns();
+  s->last_beat_ns = clock_now_ns();
   while (!s->reaped) {
     struct pollfd fds[2] = {{s->signals, POLLIN, 0}, {s->beats, POLLIN, 0}};
     poll(fds, 2, poll_timeout_ms(s));
@@ -85,7 +80,7 @@ static void supervise(Supervisor *s) {
     pid_t pid;
     while ((pid = waitpid(s->worker, &s->wait_status, fds[1].fd < 0 ? 0 : WNOHANG)) < 0 && errno == EINTR) continue;
     s->reaped = pid == s->worker || (pid < 0 && errno == ECHILD);
-    if (!s->reaped && s->options->hang_ns > 0 && !s->hung && now_ns() - s->last_beat_ns > s->options->hang_ns) {
+    if (!s->reaped && s->options->hang_ns > 0 && !s->hung && clock_now_ns() - s->last_beat_ns > s->options->hang_ns) {
       s->hung = true;
       kill(s->worker, SIGKILL);
     }

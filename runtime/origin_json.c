@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../ir/hex.h"
+
 static json_t *origin_to_json(const WeightOrigin *origin) {
-  char hash[33];
+  char hash[HEX128_BYTES];
   json_t *dims = json_array(), *folded = json_array();
-  snprintf(hash, sizeof hash, "%016" PRIx64 "%016" PRIx64, origin->contents[0], origin->contents[1]);
+  hex128_text(origin->contents[0], origin->contents[1], hash);
   for (int d = 0; d < origin->type.rank; d++) json_array_append_new(dims, json_integer((json_int_t)origin->type.dims[d]));
   for (size_t i = 0; i < origin->n_folded_from; i++) json_array_append_new(folded, json_string(origin->folded_from[i]));
   json_t *json = json_pack("{s:s, s:s, s:o, s:s}", "name", origin->name, "dtype", dtype_name(origin->type.dtype), "dims", dims, "xxh3_128", hash);

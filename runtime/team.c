@@ -12,13 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_PAUSES = 2000 };
+#include "../ir/clock.h"
 
-static int64_t clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+enum { SPIN_PAUSES = 2000 };
 
 static inline void cpu_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -133,12 +129,12 @@ static Status team_wait(Team *team, int rank, const Wait *wait) {
       cpu_pause();
       if (wait->ready(team, wait) || team_aborted(team)) break;
     }
-  int64_t end_ns = clock_ns() + team->deadline_ns;
+  int64_t end_ns = clock_now_ns() + team->deadline_ns;
   for (;;) {
     uint32_t seen = atomic_load(wait->word);
     if (team_aborted(team)) return abort_status(team, rank);
     if (wait->ready(team, wait)) return NULL;
-    int64_t left_ns = end_ns - clock_ns();
+    int64_t left_ns = end_ns - clock_now_ns();
     if (left_ns <= 0) return deadline_status(team, rank, wait);
     struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
     atomic_fetch_add(wait->sleepers, 1);

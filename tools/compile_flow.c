@@ -4,19 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../frontend/plan_file.h"
+#include "../ir/clock.h"
+#include "../ir/hex.h"
 #include "../runtime/safetensors.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
-
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 // A plan's inputs are those of its graph that data feed: its file lists the executor's own scalars too.
 static Status read_plan(Flow *flow) {
@@ -73,10 +68,10 @@ Status flow_open(const Options *options, Flow *out) {
   if (!options->input) FAIL(USAGE, NULL, "no file is named; --help shows what is expected");
   out->arena = arena_create(ARENA_LIMIT_BYTES);
   if (!out->arena) FAIL(RESOURCE, NULL, "out of memory");
-  double start = now_ms();
+  double start = clock_now_ms();
   TRY(open_model(options, out));
   TRY(list_inputs(out));
-  out->compile_ms += now_ms() - start;
+  out->compile_ms += clock_now_ms() - start;
   return STATUS_OK;
 }
 
@@ -313,7 +308,7 @@ static Status compile_model(Flow *flow, const Options *options, const Data *data
 }
 
 Status flow_add_variant(Flow *flow, const Options *options, const Data *data, int variant, const Graph **out) {
-  double start = now_ms();
+  double start = clock_now_ms();
   Imported imported;                                       // its warnings have been told
   Plan alone;
   TRY(import_shapes(flow, options, data_shapes(data, variant), 0, &imported));
@@ -321,7 +316,7 @@ Status flow_add_variant(Flow *flow, const Options *options, const Data *data, in
   TRY(make_plan(imported.graph, &alone));
   TRY(plan_add_variant(&flow->plan, imported.graph, flow->arena));
   *out = imported.graph;
-  flow->compile_ms += now_ms() - start;
+  flow->compile_ms += clock_now_ms() - start;
   return STATUS_OK;
 }
 
@@ -333,14 +328,14 @@ static Status check_plan_options(const Options *options) {
 }
 
 Status flow_compile(Flow *flow, const Options *options, const Data *data, bool variants) {
-  double start = now_ms();
+  double start = clock_now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {
     TRY(compile_model(flow, options, data, variants));
   }
-  flow->compile_ms += now_ms() - start;
+  flow->compile_ms += clock_now_ms() - start;
   return STATUS_OK;
 }
 
@@ -365,8 +360,8 @@ static Status open_source_guarded(Flow *flow, const Options *options) {
   if (status) return status_context(status, "the plan's weights (--weights MODEL names another place)");
   if (values) TRY(give_weights(flow, flow->source, options->weights));
   TRY(model_weights(flow->source, flow->arena, &flow->weights));
-  char hex[33];
-  snprintf(hex, sizeof hex, "%016" PRIx64 "%016" PRIx64, flow->weights.fingerprint[0], flow->weights.fingerprint[1]);
+  char hex[HEX128_BYTES];
+  hex128_text(flow->weights.fingerprint[0], flow->weights.fingerprint[1], hex);
   if (recipe->fingerprint && strcmp(recipe->fingerprint, hex))
     FAIL(USAGE, NULL, "'%s' is not the model that this plan was compiled from: names, types or places of its weights have fingerprint %s, the plan's is %s",
          path, hex, recipe->fingerprint);

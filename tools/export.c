@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../frontend/onnx_export.h"
+#include "../ir/hex.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/safetensors.h"
 #include "../runtime/torch_state.h"
@@ -48,9 +49,9 @@ static Status read_trained(void *user, const Weight *weight, void *out, bool *fo
 static Status check_source(Model *model, const char *path, const CheckpointInfo *info, Arena *arena, WeightSource *out) {
   ARENA_GUARD(arena);
   Status status = model_weights(model, arena, out);
-  char hex[33];
+  char hex[HEX128_BYTES];
   if (!status) {
-    snprintf(hex, sizeof hex, "%016llx%016llx", (unsigned long long)out->fingerprint[0], (unsigned long long)out->fingerprint[1]);
+    hex128_text(out->fingerprint[0], out->fingerprint[1], hex);
     if (info->fingerprint && info->fingerprint[0] && strcmp(info->fingerprint, hex))
       status = status_fail(STATUS_CHECK, NULL, "'%s' is not the model that was trained: its weights' names, types or places have fingerprint %s, the checkpoint says %s",
                            path, hex, info->fingerprint);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/decimal.h"
+
 // Length of the well-formed UTF-8 sequence at `s` (RFC 3629), 0 when there is none.
 static int utf8_length(const unsigned char *s) {
   if (s[0] < 0x80) return 1;
@@ -87,21 +89,13 @@ void json_write_real(JsonWriter *w, const char *key, double value) {
     json_write_null(w, key);
     return;
   }
-  char text[SHORTEST_BYTES];
+  char text[DECIMAL_BYTES];
   begin_value(w, key);
-  fputs(shortest_decimal(value, text), w->to);
+  fputs(decimal_text(value, text), w->to);
   if (!text[strcspn(text, ".e")]) fputs(".0", w->to);
 }
 
 void json_write_bool(JsonWriter *w, const char *key, bool value) {
   begin_value(w, key);
   fputs(value ? "true" : "false", w->to);
-}
-
-const char *shortest_decimal(double value, char out[SHORTEST_BYTES]) {
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(out, SHORTEST_BYTES, "%.*g", digits, value);
-    if (strtod(out, NULL) == value) break;
-  }
-  return out;
 }

@@ -26,8 +26,4 @@ void json_write_bool(JsonWriter *w, const char *key, bool value);
 void json_write_raw(JsonWriter *w, const char *key, const char *json);       // text that is JSON already
 void json_write_null(JsonWriter *w, const char *key);
 
-enum { SHORTEST_BYTES = 32 };
-// The shortest of %.15g, %.16g, %.17g that reads back to `value`; returns `out`.
-const char *shortest_decimal(double value, char out[SHORTEST_BYTES]);
-
 #endif

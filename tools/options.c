@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/decimal.h"
 #include "json_write.h"
 
 typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
@@ -315,12 +316,12 @@ static Status append_text(const Row *row, const char *value, TextList *out) {
 }
 
 static Status append_reals(const Row *row, const RealList *reals, TextList *out) {
-  char *text = malloc((size_t)reals->n * SHORTEST_BYTES + 1), *p = text;
+  char *text = malloc((size_t)reals->n * DECIMAL_BYTES + 1), *p = text;
   if (!text) FAIL(RESOURCE, NULL, "out of memory for --%s", row->name);
   *p = 0;
   for (int i = 0; i < reals->n; i++) {
-    char decimal[SHORTEST_BYTES];
-    p += sprintf(p, "%s%s", i ? "," : "", shortest_decimal(reals->items[i], decimal));
+    char decimal[DECIMAL_BYTES];
+    p += sprintf(p, "%s%s", i ? "," : "", decimal_text(reals->items[i], decimal));
   }
   Status status = append_text(row, text, out);
   free(text);
@@ -329,13 +330,13 @@ static Status append_reals(const Row *row, const RealList *reals, TextList *out)
 
 static Status record_row(const Row *row, const Options *options, TextList *out) {
   const void *field = (const char *)options + row->offset;
-  char text[SHORTEST_BYTES];
+  char text[DECIMAL_BYTES];
   switch (row->kind) {
   case KIND_FLAG:
   case KIND_OFF: return *(const bool *)field == (row->kind == KIND_FLAG) ? append_text(row, NULL, out) : STATUS_OK;
   case KIND_INT:
   case KIND_BYTES: snprintf(text, sizeof text, "%" PRId64, *(const int64_t *)field); return append_text(row, text, out);
-  case KIND_REAL: return append_text(row, shortest_decimal(*(const double *)field, text), out);
+  case KIND_REAL: return append_text(row, decimal_text(*(const double *)field, text), out);
   case KIND_TEXT:
   case KIND_CHOICE: return append_text(row, *(const char *const *)field, out);
   case KIND_REALS: return append_reals(row, field, out);

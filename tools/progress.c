@@ -2,7 +2,8 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <time.h>
+
+#include "../ir/clock.h"
 
 static const int64_t BRIEF_NS = INT64_C(10) * 1000000000;
 
@@ -37,12 +38,6 @@ static void show_numbers(const Progress *p, const StepResult *r) {
   }
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void show_live(const Progress *p, const StepResult *r) {
   printf("\r\033[K");
   show_numbers(p, r);
@@ -50,7 +45,7 @@ static void show_live(const Progress *p, const StepResult *r) {
 }
 
 static void show_brief(Progress *p, const StepResult *r) {
-  int64_t now = now_ns(), step_ns = (int64_t)(p->smoothed_ms * 1e6);
+  int64_t now = clock_now_ns(), step_ns = (int64_t)(p->smoothed_ms * 1e6);
   if (p->shown_ns && now + step_ns - p->shown_ns < BRIEF_NS) return;     // the next step will be early enough
   p->shown_ns = now;
   show_numbers(p, r);

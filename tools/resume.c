@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/hex.h"
+
 // ---- Is it the checkpoint of this model? --------------------------------------------------------------------------------------
 
 // Is every parameter of the checkpoint one of the model, of the same shape? NULL: yes; else the first that is not.
@@ -15,13 +17,11 @@ static const char *stranger(const WeightSource *params, const WeightSource *mode
   return NULL;
 }
 
-static void hex_of(const uint64_t fingerprint[2], char out[33]) { snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, fingerprint[0], fingerprint[1]); }
-
 // A model that was exported anew keeps its names and shapes, not their places: that is said and goes on. Other parameters are another model.
 static Status check_model(const Options *options, const Checkpoint *checkpoint, const WeightSource *model) {
   const CheckpointInfo *info = checkpoint_info(checkpoint);
-  char hex[33];
-  hex_of(model->fingerprint, hex);
+  char hex[HEX128_BYTES];
+  hex128_text(model->fingerprint[0], model->fingerprint[1], hex);
   if (!info->fingerprint || !info->fingerprint[0] || !strcmp(info->fingerprint, hex)) return STATUS_OK;
   const char *other = stranger(checkpoint_params(checkpoint), model);
   if (other)

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../ir/hex.h"
 #include "../kernels/ops.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/data.h"
@@ -351,8 +352,8 @@ static bool on_step(void *self, const StepResult *result) {
 static Status save_to(Run *run, const char *dir, const TextList *given, const TextList *defaults) {
   const Options *o = run->options;
   int64_t step = next_step(run);
-  char fingerprint[33];
-  snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64 "%016" PRIx64, run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1]);
+  char fingerprint[HEX128_BYTES];
+  hex128_text(run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1], fingerprint);
   Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
   const char *path = run->flow.is_plan ? model_path(model) : o->input;
   char *absolute = realpath(path, NULL);

@@ -5,19 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../../ir/clock.h"
 #include "../../frontend/plan_file.h"
 #include "../../kernels/kernel.h"
 #include "../../kernels/ops.h"
 
 enum { REPEATS = 7 };
-
-static double now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void *filled(size_t bytes) {
   float *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
@@ -55,10 +49,10 @@ static double kernel_ms(const Node *n, Isa isa) {
                      .prepared = p.prepared, .workspace = filled((size_t)p.workspace_bytes), .scratch = filled((size_t)p.scratch_bytes)};
   double best = 1e300;
   for (int i = 0; i < REPEATS; i++) {
-    double start = now_ms();
+    double start = clock_now_ms();
     s = n->op->run_cpu(&c);
     if (s) stop(s);
-    double took = now_ms() - start;
+    double took = clock_now_ms() - start;
     if (took < best) best = took;
   }
   if (p.destroy) p.destroy(p.prepared);
@@ -75,9 +69,9 @@ static double copy_bytes_per_ms(void) {
   char *from = filled(bytes), *to = filled(bytes);
   double best = 1e300;
   for (int i = 0; i < REPEATS; i++) {
-    double start = now_ms();
+    double start = clock_now_ms();
     memcpy(to, from, bytes);
-    double took = now_ms() - start;
+    double took = clock_now_ms() - start;
     if (took < best) best = took;
   }
   double rate = 2 * (double)bytes / best;
