@@ -350,12 +350,11 @@ static bool on_step(void *self, const StepResult *result) {
 }
 
 static Status save_to(Run *run, const char *dir, const TextList *given, const TextList *defaults) {
-  const Options *o = run->options;
   int64_t step = next_step(run);
   char fingerprint[HEX128_BYTES];
   hex128_text(run->flow.weights.fingerprint[0], run->flow.weights.fingerprint[1], fingerprint);
   Model *model = run->flow.is_plan ? run->flow.source : run->flow.model;
-  const char *path = run->flow.is_plan ? model_path(model) : o->input;
+  const char *path = model_path(model);
   char *absolute = realpath(path, NULL);
   CheckpointInfo info = {
     .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
