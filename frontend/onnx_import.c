@@ -260,8 +260,8 @@ static void bind_input(Import *import, const ModelInput *in) {
       s->used = true;
     } else {
       const char *name = in->symbols[i] ? in->symbols[i] : arena_printf(import->arena, "%s.%d", in->name, i);
-      import_problem(import, STATUS_USAGE, NULL, "input '%s': dimension %d ('%s') has no size; give --dim %s=INT%s", in->name, i, name, name,
-                     i ? "" : " or --batch INT");
+      import_problem(import, STATUS_USAGE, NULL, "input '%s': the model leaves dimension %d ('%s') open; give %s--dim %s=INT", in->name, i, name,
+                     i ? "" : "--batch INT or ", name);
       type.dims[i] = 1;
     }
   }
@@ -282,7 +282,7 @@ static void bind_batch(Import *import, const ModelInput *inputs, size_t n) {
       continue;
     }
     const char *symbol = inputs[i].symbols[0] ? inputs[i].symbols[0] : arena_printf(import->arena, "%s.0", inputs[i].name);
-    bind_symbol(import, symbol, import->options->batch, "--batch");
+    bind_symbol(import, symbol, import->options->batch, arena_printf(import->arena, "--batch for input '%s'", inputs[i].name));
     bound = true;
   }
   if (!bound && other)

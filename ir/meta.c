@@ -99,7 +99,8 @@ size_t meta_of_node(const Graph *graph, const Node *n, Arena *arena, MetaPair **
   Pairs p = {.arena = arena};
   if (n->phase != PHASE_MICRO) put(&p, "phase", phase_name(n->phase));
   if (n->backward) put(&p, "backward", "true");
-  if (!n->origin || strcmp(n->origin, n->name)) put(&p, "origin", n->origin ? n->origin : "");
+  if (!n->origin) put(&p, "generated", "true");
+  else if (strcmp(n->origin, n->name)) put(&p, "origin", n->origin);
   put(&p, "cause.param", n->cause.param);
   put(&p, "cause.node", n->cause.node);
   put(&p, "cause.pass", n->cause.pass);
@@ -361,6 +362,10 @@ Status meta_set_node(MetaReader *r, Node *n, const char *key, const char *text) 
     TRY(read_bool(n->name, key, text, &n->backward));
   } else if (!strcmp(key, "origin")) {
     n->origin = *text ? arena_string(arena, text) : NULL;
+  } else if (!strcmp(key, "generated")) {                    // no node of the source model stands behind it
+    bool generated = false;
+    TRY(read_bool(n->name, key, text, &generated));
+    if (generated) n->origin = NULL;
   } else if (!strcmp(key, "cause.param")) {
     n->cause.param = arena_string(arena, text);
   } else if (!strcmp(key, "cause.node")) {

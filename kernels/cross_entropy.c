@@ -70,7 +70,7 @@ static Status place_read(const Places *places, const Node *node, int64_t p, int6
     return NULL;
   }
   if (label < 0 || label >= places->classes)
-    FAIL(CHECK, node->name, "label %lld at place %lld is outside [0, %lld)%s", (long long)label, (long long)p, (long long)places->classes,
+    FAIL(MALFORMED, node->name, "label %lld at place %lld is outside [0, %lld)%s", (long long)label, (long long)p, (long long)places->classes,
          places->ignore_index == ATTR_ABSENT ? " and there is no ignore_index" : "");
   *out_label = label;
   *out_weight = places->weights ? element_read(places->weights->data, places->weights->type->dtype, label) : 1;

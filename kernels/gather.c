@@ -32,7 +32,7 @@ static Status gathered_type(const Node *node, const Type *data, const Type *indi
 
 static Status index_in_range(const Node *node, const char *name, int64_t at, int64_t index, int64_t d) {
   if (index < -d || index >= d)
-    FAIL(CHECK, node->name, "%s: element %" PRId64 " of '%s' is %" PRId64 ", outside [%" PRId64 ",%" PRId64 "]", node->op->name, at, name, index, -d, d - 1);
+    FAIL(MALFORMED, node->name, "%s: element %" PRId64 " of '%s' is %" PRId64 ", outside [%" PRId64 ",%" PRId64 "]", node->op->name, at, name, index, -d, d - 1);
   return STATUS_OK;
 }
 

@@ -59,7 +59,7 @@ static Status cache_row(const KernelContext *c, const Rotary *r, int64_t token, 
   *out = token * r->pairs;
   if (!has_input(c, IN_POSITIONS)) return NULL;
   int64_t position = in_i(c, IN_POSITIONS, token), rows = c->in[IN_COS].type->dims[0];
-  if (position < 0 || position >= rows) FAIL(CHECK, c->node->name, "position %lld is outside the caches' [0, %lld)", (long long)position, (long long)rows);
+  if (position < 0 || position >= rows) FAIL(MALFORMED, c->node->name, "position %lld is outside the caches' [0, %lld)", (long long)position, (long long)rows);
   *out = position * r->pairs;
   return NULL;
 }

@@ -60,7 +60,7 @@ static void fold_row(Fold fold, Dtype d, void *to, int64_t at_to, const void *fr
 static Status check_index(const KernelContext *c, int input, int64_t at, int64_t d, int64_t *index) {
   int64_t v = in_i(c, input, at);
   if (v < -d || v >= d)
-    FAIL(CHECK, c->node->name, "%s: element %" PRId64 " of '%s' is %" PRId64 ", outside [%" PRId64 ",%" PRId64 "]", c->node->op->name, at,
+    FAIL(MALFORMED, c->node->name, "%s: element %" PRId64 " of '%s' is %" PRId64 ", outside [%" PRId64 ",%" PRId64 "]", c->node->op->name, at,
          c->node->inputs[input]->name, v, -d, d - 1);
   *index = v < 0 ? v + d : v;
   return STATUS_OK;
@@ -468,7 +468,7 @@ static Status cache_run(const KernelContext *c) {
     for (int64_t s = 0; s < m; s++) {
       int64_t to = a->mode[0] == 'c' ? (start % d + d + s) % d : start + s;
       if (to < 0 || to >= d || start > d)
-        FAIL(CHECK, c->node->name, "TensorScatter: sample %" PRId64 " writes at %" PRId64 "; the sequence has %" PRId64 " positions", sample, to, d);
+        FAIL(MALFORMED, c->node->name, "TensorScatter: sample %" PRId64 " writes at %" PRId64 "; the sequence has %" PRId64 " positions", sample, to, d);
       fold_row(FOLD_NONE, cache->dtype, c->out[0].data, (p * d + to) * inner, c->in[1].data, (p * m + s) * inner, inner);
     }
   }

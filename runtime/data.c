@@ -50,8 +50,10 @@ static Status batch_axis(const Data *d, const DataInput *in, const char *source,
   if (declared > 0 && asked > 0 && declared != asked)
     FAIL(USAGE, in->name, "--batch %" PRId64 ", but the model fixes %" PRId64 " samples per micro-batch", asked, declared);
   *out = declared > 0 ? declared : asked;
+  for (size_t i = 0; *out <= 0 && in->rank < 0 && i < d->n_inputs; i++)                 // labels of a loss that is added: as many as the others
+    if (d->inputs[i].rank > 0 && d->inputs[i].dims[0] > 0) *out = d->inputs[i].dims[0];
   if (*out <= 0)
-    FAIL(USAGE, in->name, "%s holds %" PRId64 " samples and the model leaves the size of a batch open: say --batch B", source, n_samples);
+    FAIL(USAGE, NULL, "input '%s': the model leaves dimension 0 open; give --batch INT (%s holds %" PRId64 " samples)", in->name, source, n_samples);
   return NULL;
 }
 
@@ -179,7 +181,7 @@ static Status token_axis(const Data *d, const DataInput *in, int64_t *out) {
   int64_t declared = in->rank == 2 ? in->dims[1] : -1, asked = d->options.seq;
   if (declared > 0 && asked > 0 && declared != asked) FAIL(USAGE, in->name, "--seq %" PRId64 ", but the model fixes %" PRId64 " tokens per sample", asked, declared);
   *out = declared > 0 ? declared : asked;
-  if (*out <= 0) FAIL(USAGE, in->name, "the model leaves the number of tokens per sample open: say --seq T");
+  if (*out <= 0) FAIL(USAGE, NULL, "input '%s': the model leaves dimension 1, the tokens of a sample, open; give --seq INT", in->name);
   return NULL;
 }
 
@@ -480,6 +482,7 @@ static double mean_of(const Data *d, double (*items)(const Type *shapes, size_t 
 
 double data_samples_per_batch(const Data *d) { return mean_of(d, samples_of); }
 double data_tokens_per_batch(const Data *d) { return mean_of(d, tokens_of); }
+int64_t data_samples(const Data *d) { return d->n_samples; }
 bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
 
 const char *data_left_out(const Data *d) { return d->left_out; }

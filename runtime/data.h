@@ -59,6 +59,7 @@ MUST_USE Status data_bind(Data *data, int variant, const Graph *program);
 DataFeed data_feed(Data *data);                               // valid until data_close
 int64_t data_batches(const Data *data);                       // whole micro-batches in one epoch; -1: unknown (stream, random)
 double data_samples_per_batch(const Data *data);              // first axis of the first input with one, 1 when there is none; mean over known batches
+int64_t data_samples(const Data *data);                       // in the sources; -1: they come by batch, or without end
 bool data_has_tokens(const Data *data);                       // samples are token sequences
 double data_tokens_per_batch(const Data *data);               // elements of the first integer input of rank 2; mean over known batches
 

@@ -20,7 +20,9 @@ static const int64_t RESERVE_BYTES_MAX = (int64_t)1 << 40;   // of address space
 static Status step_error(RankState *r, const Step *step, Status status) {
   const Node *n = step->context.node;
   if (!status->node) status->node = strdup(n->origin ? n->origin : n->name);
-  return status_context(status, "%s", n->op->name);
+  size_t name_bytes = strlen(n->op->name);
+  bool named = !strncmp(status->what, n->op->name, name_bytes) && status->what[name_bytes] == ':';     // kernels may begin so themselves
+  return named ? status : status_context(status, "%s", n->op->name);
 }
 
 static Status run_step(RankState *r, const Step *step) {

@@ -44,6 +44,19 @@ static Status give_weights(Flow *flow, Model *model, const char *path) {
   return STATUS_OK;
 }
 
+// What a file that is no ONNX model seems to be, and what to do with it; NULL: no idea.
+static const char *file_kind(const char *path) {
+  unsigned char head[16] = {0};
+  FILE *file = fopen(path, "rb");
+  size_t n = file ? fread(head, 1, sizeof head, file) : 0;
+  if (file) fclose(file);
+  if (n >= 4 && !memcmp(head, "PK\3\4", 4)) return "a zip archive, such as torch.save writes: export the model with torch.onnx.export";
+  if (n >= 2 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5) return "a Python pickle: export the model with torch.onnx.export";
+  if (n >= 6 && !memcmp(head, "\x93NUMPY", 6)) return "a numpy array: give it as data, --data INPUT=FILE.npy";
+  if (n >= 9 && head[8] == '{' && !head[6] && !head[7]) return "a safetensors file: give it as data (--data) or as values of a model's inputs (--weights)";
+  return NULL;
+}
+
 // A folder of training artifacts is its training model.
 static Status open_model(const Options *options, Flow *out) {
   struct stat st;
@@ -55,7 +68,13 @@ static Status open_model(const Options *options, Flow *out) {
     out->arena->guard = arena_guard_outer_;
     TRY(status);
   }
-  TRY(model_open(path, &out->model));
+  Status status = model_open(path, &out->model);
+  const char *kind = status_code(status) == STATUS_MALFORMED ? file_kind(path) : NULL;
+  if (kind) {
+    status_free(status);
+    FAIL(MALFORMED, NULL, "'%s' is no ONNX model but %s", path, kind);
+  }
+  TRY(status);
   out->is_plan = model_is_plan(out->model);
   if (!options->weights || out->is_plan) return STATUS_OK;
   if (!has_suffix(options->weights, ".safetensors"))
@@ -136,6 +155,38 @@ static bool adds_labels(const Flow *flow, const Options *options) {
   return true;
 }
 
+// What --dim says of dimension d of an input, by its symbol or as INPUT.d; -1: nothing.
+static int64_t bound_size(const ModelInput *input, int d, const DimBinding *dims, size_t n_dims) {
+  char nameless[256];
+  snprintf(nameless, sizeof nameless, "%s.%d", input->name, d);
+  for (size_t i = 0; i < n_dims; i++)
+    if (!strcmp(dims[i].name, input->symbols[d] ? input->symbols[d] : nameless)) return dims[i].size;
+  return -1;
+}
+
+// The input's shape with open dimensions as --dim and --batch say, else at `size`; false when there is nothing to bind.
+static bool assume_shape(const ModelInput *input, const DimBinding *dims, size_t n_dims, int64_t batch, int64_t size, InputShape *out) {
+  bool open = false;
+  if (input->rank < 0) return false;
+  *out = (InputShape){input->name, {.rank = input->rank}};
+  for (int d = 0; d < input->rank; d++) {
+    int64_t bound = bound_size(input, d, dims, n_dims);
+    open |= input->dims[d] < 0;
+    out->type.dims[d] = input->dims[d] >= 0 ? input->dims[d] : bound >= 0 ? bound : d == 0 && batch > 0 ? batch : size;
+  }
+  return open;
+}
+
+static Status bind_dims(const Flow *flow, const Options *options, DataInput *inputs) {
+  DimBinding *dims = NULL;
+  ARENA_GUARD(flow->arena);
+  Status status = read_dims(&options->dim, flow->arena, &dims);
+  for (size_t i = 0; !status && i < flow->n_inputs; i++)
+    for (int d = 0; d < inputs[i].rank; d++)
+      if (inputs[i].dims[d] < 0) inputs[i].dims[d] = bound_size(&flow->inputs[i], d, dims, (size_t)options->dim.n);
+  ARENA_RETURN(flow->arena, status);
+}
+
 Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out) {
   DataInput *inputs = calloc(flow->n_inputs + 1, sizeof *inputs);
   if (!inputs) FAIL(RESOURCE, NULL, "out of memory for %zu inputs", flow->n_inputs);
@@ -150,28 +201,10 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
     .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
     .deadline_ns = (int64_t)(options->deadline * 1e9),
   };
-  Status status = data_open(&data, inputs, n, out);
+  Status status = bind_dims(flow, options, inputs);
+  if (!status) status = data_open(&data, inputs, n, out);
   free(inputs);
   return status && flow->is_plan ? status_context(status, "for the inputs that the plan was made for") : status;
-}
-
-static bool is_bound(const char *symbol, const DimBinding *dims, size_t n_dims) {
-  for (size_t i = 0; symbol && i < n_dims; i++)
-    if (!strcmp(dims[i].name, symbol)) return true;
-  return false;
-}
-
-// The input's shape with open dimensions at `size`; false when there is nothing to bind, or --dim has a word in it.
-static bool assume_shape(const ModelInput *input, const DimBinding *dims, size_t n_dims, int64_t size, InputShape *out) {
-  bool open = false;
-  if (input->rank < 0) return false;
-  *out = (InputShape){input->name, {.rank = input->rank}};
-  for (int d = 0; d < input->rank; d++) {
-    if (is_bound(input->symbols[d], dims, n_dims)) return false;
-    open |= input->dims[d] < 0;
-    out->type.dims[d] = input->dims[d] < 0 ? size : input->dims[d];
-  }
-  return open;
 }
 
 static Status import_guarded(Flow *flow, const Options *options, const Type *data_shapes, int64_t open_size, Imported *out) {
@@ -183,7 +216,7 @@ static Status import_guarded(Flow *flow, const Options *options, const Type *dat
   size_t n_shapes = 0;
   for (size_t i = 0; i < flow->n_inputs; i++) {
     if (data_shapes && data_shapes[i].dtype) shapes[n_shapes++] = (InputShape){flow->inputs[i].name, data_shapes[i]};
-    else if (!data_shapes && open_size) n_shapes += assume_shape(&flow->inputs[i], dims, (size_t)options->dim.n, open_size, &shapes[n_shapes]);
+    else if (!data_shapes && open_size) n_shapes += assume_shape(&flow->inputs[i], dims, (size_t)options->dim.n, options->batch, open_size, &shapes[n_shapes]);
   }
   ImportOptions import = {
     .dims = dims, .n_dims = (size_t)options->dim.n, .shapes = shapes, .n_shapes = n_shapes, .batch = options->batch,

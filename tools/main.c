@@ -10,16 +10,20 @@ typedef struct Command {
   const char *name;
   unsigned bit;
   Status (*run)(const Options *options);
-  const char *usage, *help;
+  const char *usage, *help, *example;
 } Command;
 
 static const Command commands[] = {
-  {"run", RUN, command_run, "MODEL|PLAN --data SOURCE [options]", "Compiles a training graph and trains it, or runs a compiled plan."},
-  {"compile", COMPILE, command_compile, "MODEL [options] -o PLAN.onnx", "Writes the plan of a training graph: steps, communication, memory."},
-  {"show", SHOW, command_show, "MODEL|PLAN [options]", "Shows what a model holds, or what a plan does, sends and needs."},
-  {"verify", VERIFY, command_verify, "PLAN [--json]", "Proves a plan: agreement, lifetimes, overlap, ownership, budgets."},
-  {"export", EXPORT, command_export, "CHECKPOINT -o MODEL.onnx|WEIGHTS.safetensors [options]", "Writes trained weights back into the model, or as one file."},
-  {"opt", OPT, command_opt, "MODEL|TEXT|- [options]", "Runs passes on a graph and prints it: text (.onnxtxt) and binary (.onnx), in and out."},
+  {"run", RUN, command_run, "MODEL|PLAN --data SOURCE [options]", "Compiles a training graph and trains it, or runs a compiled plan.",
+   "tessera run model.onnx --data train.safetensors --ranks 2 --zero 3 --lr 3e-4 --steps 500 --save checkpoint"},
+  {"compile", COMPILE, command_compile, "MODEL [options] -o PLAN.onnx", "Writes the plan of a training graph: steps, communication, memory.",
+   "tessera compile model.onnx --ranks 4 --zero 3 -o model.plan.onnx"},
+  {"show", SHOW, command_show, "MODEL|PLAN [options]", "Shows what a model holds, or what a plan does, sends and needs.", "tessera show model.plan.onnx"},
+  {"verify", VERIFY, command_verify, "PLAN [--json]", "Proves a plan: agreement, lifetimes, overlap, ownership, budgets.", "tessera verify model.plan.onnx"},
+  {"export", EXPORT, command_export, "CHECKPOINT -o MODEL.onnx|WEIGHTS.safetensors [options]", "Writes trained weights back into the model, or as one file.",
+   "tessera export checkpoint -o trained.onnx"},
+  {"opt", OPT, command_opt, "MODEL|TEXT|- [options]", "Runs passes on a graph and prints it: text (.onnxtxt) and binary (.onnx), in and out.",
+   "tessera opt model.onnx --batch 8 --passes=infer_types,fold_constants"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -64,7 +68,7 @@ int main(int argc, char **argv) {
   if (!command) return unknown_command(argv[1]);
   Options options;
   Status status = options_parse(argc, argv, 2, command->bit, &options);
-  if (!status && options.help) options_print_help(stdout, command->name, command->bit, command->usage, command->help);
+  if (!status && options.help) options_print_help(stdout, command->name, command->bit, command->usage, command->help, command->example);
   else if (!status) status = command->run(&options);
   int code = command_print_error(status);
   options_finish(&options);

@@ -473,8 +473,8 @@ void options_print_exit_codes(FILE *to) {
 #undef STATUS
 }
 
-void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence) {
-  fprintf(to, "Usage: tessera %s %s\n\n%s\n", command_name, usage, sentence);
+void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence, const char *example) {
+  fprintf(to, "Usage: tessera %s %s\n\n%s\n\nExample: %s\n", command_name, usage, sentence, example);
   const char *heading = NULL;
   for (int i = 0; i < N_ROWS; i++) {
     const Row *row = &rows[i];

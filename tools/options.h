@@ -45,8 +45,8 @@ typedef struct Options {
 MUST_USE Status options_parse(int argc, char **argv, int first, unsigned command, Options *out);
 void options_finish(Options *options);
 
-// --help of a command: usage line, one sentence, its options, the exit codes (status.def).
-void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence);
+// --help of a command: usage line, one sentence, an example, its options under their headings, the exit codes (status.def).
+void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence, const char *example);
 void options_print_exit_codes(FILE *to);
 
 // The options that decide results, one "--NAME=VALUE" each (flags: "--NAME"), without those that have one of the bits `except`: those on the command

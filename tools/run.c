@@ -113,8 +113,30 @@ static void describe_open_dims(char *text, size_t bytes, const ModelInput *input
   }
 }
 
+// The first float output when no output can be the loss: scores that need one. NULL: there is a loss, or nothing is known of it.
+static const Value *find_logits(Flow *flow, const Options *options) {
+  static const char *const types_only[] = {"infer_types", NULL};
+  CompileOptions compile = compile_options_default();
+  PassRun passes;
+  if (flow->is_plan || options->loss || options->loss_output) return NULL;
+  Status status = flow_import(flow, options, NULL, 8);
+  if (!status) status = flow_pass_run(options, flow->arena, &passes);
+  if (!status) status = passes_run(flow->graph, types_only, &compile, &passes);
+  const Value *logits = NULL;
+  const Graph *graph = status ? NULL : flow->graph;
+  bool loss = graph && (graph->loss || graph->own_optimizer);
+  for (size_t i = 0; graph && i < graph->n_outputs; i++) {
+    const Value *v = graph->outputs[i];
+    if (!dtype_is_float(v->type.dtype)) continue;
+    loss |= type_elems(&v->type) == 1;
+    if (!logits && v->type.rank >= 2) logits = v;
+  }
+  status_free(status);
+  return loss ? NULL : logits;
+}
+
 // `run` without --data: what the model takes, and a command line to copy.
-static Status explain_inputs(const Flow *flow, const Options *options) {
+static Status explain_inputs(Flow *flow, const Options *options) {
   char text[8192] = "";
   bool open_axis = false, tokens = false;
   char dims[512] = "";
@@ -125,7 +147,12 @@ static Status explain_inputs(const Flow *flow, const Options *options) {
     tokens |= flow->inputs[i].rank == 2 && dtype_is_integer(flow->inputs[i].dtype);
     describe_open_dims(dims, sizeof dims, &flow->inputs[i]);
   }
-  if (open_axis) append(dims, sizeof dims, " --batch 8");
+  if (open_axis && !options->given.batch) append(dims, sizeof dims, " --batch 8");
+  const Value *logits = find_logits(flow, options);
+  if (logits) {
+    append(text, sizeof text, "\nIts output '%s' is no loss: --loss cross_entropy adds one, --labels NAME names the input that holds the class numbers.", logits->name);
+    append(dims, sizeof dims, " --loss cross_entropy --labels labels");
+  }
   append(text, sizeof text, "\nTo try it on random numbers:\n  tessera run %s --data random --steps 10%s", options->input, dims);
   if (tokens) append(text, sizeof text, "\nOn a text, each byte a token (or on a .bin file of 16-bit tokens):\n  tessera run %s --data FILE.txt%s", options->input, dims);
   const char *first = flow->n_inputs ? flow->inputs[0].name : "NAME";
@@ -228,6 +255,10 @@ static Status choose_steps(Run *run) {
   int64_t batches = data_batches(run->data);
   for (int i = 0; i < o->data.n; i++) run->stream |= !strcmp(o->data.items[i], "-");
   run->steps = o->steps;
+  int64_t samples = data_samples(run->data);
+  if (samples >= 0 && data_samples_per_batch(run->data) > (double)samples)
+    fprintf(stderr, "tessera: warning: a micro-batch of %.0f samples is larger than the data, %" PRId64 " samples: it takes some of them more than once\n",
+            data_samples_per_batch(run->data), samples);
   if (o->steps >= 0 || run->stream) return STATUS_OK;
   if (batches < 0) FAIL(USAGE, NULL, "random data have no end: say how many steps with --steps K");
   run->steps = batches / run->micro_batches;

@@ -13,7 +13,9 @@
 static Status show_plan(const Flow *flow, const Options *options) {
   if (options->json) return plan_text_json(&(JsonWriter){.to = stdout}, flow->graph);
   TRY(plan_text_summary(stdout, flow->graph));
-  printf("\n step phase  queue   operator                     results <- operands\n");
+  printf("\nsteps in order. phase: init, once at start; micro, once per micro-batch; update, once per step. sends: bytes of a rank each time. for: the parameter,\n"
+         "of: the model's node that it belongs to. begin and end of a view guard a region that other ranks read\n");
+  printf(" step phase  queue   operator                     results <- operands\n");
   return plan_text_steps(stdout, flow->graph);
 }
 
@@ -159,13 +161,27 @@ static void show_model_json(const Flow *flow, const StatusError *problem) {
   json_write_end_object(&w);
 }
 
+enum { NAME_COLUMNS_MIN = 24, NAME_COLUMNS_MAX = 72 };
+
+static void widen(int *columns, const char *name) {
+  int n = (int)strlen(name);
+  if (n > *columns) *columns = n < NAME_COLUMNS_MAX ? n : NAME_COLUMNS_MAX;
+}
+
 static void show_initializers(const Graph *graph) {
   int64_t trainable = 0, n_params = 0;
+  int name_columns = NAME_COLUMNS_MIN, type_columns = 16;
+  for (size_t i = 0; i < graph->n_values; i++) {
+    char type[160];
+    if (!is_initializer(graph->values[i])) continue;
+    widen(&name_columns, graph->values[i]->name);
+    widen(&type_columns, type_text(&graph->values[i]->type, type, sizeof type));
+  }
   for (size_t i = 0; i < graph->n_values; i++) {
     const Value *v = graph->values[i];
     if (!is_initializer(v)) continue;
     char type[160];
-    printf("  %-9s %-32s %-20s %s\n", role_text(v), v->name, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
+    printf("  %-9s %-*s %-*s %s\n", role_text(v), name_columns, v->name, type_columns, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
     if (v->role == ROLE_PARAM && v->trainable) {
       trainable += type_elems(&v->type);
       n_params++;
@@ -196,17 +212,20 @@ static bool has_open_dims(const Flow *flow) {
 
 static void show_model_text(const Flow *flow, const StatusError *problem) {
   const Graph *graph = flow->graph;
+  int columns = NAME_COLUMNS_MIN;
+  for (size_t i = 0; i < flow->n_inputs; i++) widen(&columns, flow->inputs[i].name);
+  for (size_t i = 0; graph && i < graph->n_outputs; i++) widen(&columns, graph->outputs[i]->name);
   printf("inputs\n");
   for (size_t i = 0; i < flow->n_inputs; i++) {
     char shape[256];
     shape_of(&flow->inputs[i], shape, sizeof shape);
-    printf("  %-32s %s\n", flow->inputs[i].name, shape);
+    printf("  %-*s %s\n", columns, flow->inputs[i].name, shape);
   }
   if (graph) {
-    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim says)\n" : "outputs\n", ASSUMED_SIZE);
+    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim and --batch say)\n" : "outputs\n", ASSUMED_SIZE);
     for (size_t i = 0; i < graph->n_outputs; i++) {
       char type[160];
-      printf("  %-32s %s\n", graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
+      printf("  %-*s %s\n", columns, graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
     }
     printf("initializers\n");
     show_initializers(graph);

@@ -126,8 +126,8 @@ static void text_tokens(void **state) {
   fill_ok(&o, 1, t, l);
   for (int i = 0; i < 5; i++) assert_true(t[i] == "fghij"[i] && l[i] == t[i]);
   close_opened(&o);
-  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1}, token_inputs, 2, STATUS_USAGE, "--seq T");
-  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .seq = 4}, token_inputs, 2, STATUS_USAGE, "--batch B");
+  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1}, token_inputs, 2, STATUS_USAGE, "--seq INT");
+  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .seq = 4}, token_inputs, 2, STATUS_USAGE, "--batch INT");
   expect_failure((DataOptions){.sources = &path, .n_sources = 1, .seq = 11, .batch = 1}, token_inputs, 2, STATUS_MALFORMED, "need 12");
   unlink(path);
 }
@@ -207,7 +207,7 @@ static void npy_rows(void **state) {
   assert_true(fy[0] == 0 && fy[1] == 4);
   close_opened(&o);
   expect_failure((DataOptions){.sources = sources, .n_sources = 1, .batch = 2}, row_inputs, 2, STATUS_USAGE, "no --data feeds 'y'");
-  expect_failure((DataOptions){.sources = sources, .n_sources = 2}, row_inputs, 2, STATUS_USAGE, "say --batch B");
+  expect_failure((DataOptions){.sources = sources, .n_sources = 2}, row_inputs, 2, STATUS_USAGE, "give --batch INT");
   const char *twice[] = {sx, sx};
   expect_failure((DataOptions){.sources = twice, .n_sources = 2, .batch = 1}, row_inputs, 2, STATUS_USAGE, "feed it");
   char wrong[160];

@@ -176,7 +176,7 @@ static void test_symbols(void **state) {
   (void)state;
   Sample s;
   sample_init(&s);
-  expect(&s, NULL, STATUS_USAGE, "--dim batch=INT or --batch");
+  expect(&s, NULL, STATUS_USAGE, "--batch INT or --dim batch=INT");
   const DimBinding dims[] = {{"batch", 7}};
   expect(&s, &(ImportOptions){.dims = dims, .n_dims = 1}, STATUS_OK, "");
   expect(&s, &(ImportOptions){.dims = dims, .n_dims = 1, .batch = 5}, STATUS_USAGE, "dimension 'batch' is 7 by --dim and 5 by --batch");
