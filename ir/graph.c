@@ -122,6 +122,17 @@ void graph_rename_value(Graph *graph, Value *value, const char *name) {
   name_insert(graph->arena, &graph->names->values, value->name, value);
 }
 
+void graph_claim_name(Graph *graph, Value *value, const char *name) {
+  Value *other = graph_find_value(graph, name);
+  if (other == value) return;
+  if (other) {
+    const char *moved = arena_printf(graph->arena, "%s.model", name);
+    for (int i = 1; graph_find_value(graph, moved); i++) moved = arena_printf(graph->arena, "%s.model.%d", name, i);
+    graph_rename_value(graph, other, moved);
+  }
+  graph_rename_value(graph, value, name);
+}
+
 Node *graph_make_node(Graph *graph, const Op *op, const char *name, int n_inputs, Value *const *inputs, int n_outputs, const char *const *hints) {
   Arena *arena = graph->arena;
   Node *n = ARENA_NEW(arena, Node);

@@ -254,6 +254,8 @@ Graph *graph_create(Arena *arena, const char *name);
 Value *graph_add_value(Graph *graph, const char *hint);
 Value *graph_find_value(const Graph *graph, const char *name);          // NULL when absent
 void graph_rename_value(Graph *graph, Value *value, const char *name);  // the name must be free
+// The same for names that the compiler gives a meaning ("bucket.0.param", "tessera.lr"): another value that has it gets "name.model" or the like.
+void graph_claim_name(Graph *graph, Value *value, const char *name);
 
 // A node with attributes at their defaults, not yet in the list. Inputs are copied. Outputs: new values named after `hints[i]`
 // (NULL hints: after the node), untyped. `name` is a hint made unique; NULL: after the operator.

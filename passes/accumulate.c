@@ -16,8 +16,9 @@ Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
   if (e->status) return NULL;
   Graph *g = e->graph;
   Value *micro = graph_find_value(g, "tessera.micro");
-  if (!micro) {
+  if (!micro || micro->role != ROLE_CONTROL) {
     micro = graph_add_value(g, "tessera.micro");
+    graph_claim_name(g, micro, "tessera.micro");
     micro->role = ROLE_CONTROL;
     micro->type = type_scalar(DTYPE_I64);
   }
@@ -66,18 +67,16 @@ Status pass_accumulate(Graph *graph, const CompileOptions *options) {
   size_t first_update = 0;
   while (first_update < n_old && old[first_update]->phase != PHASE_UPDATE) graph_append(graph, old[first_update++]);
   Emit e = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "accumulate"}};
-  for (size_t i = first_update; i < n_old; i++) {
-    Node *n = old[i];
-    for (int j = 0; j < n->n_inputs; j++) {
-      Value *v = n->inputs[j];
-      if (!v || !v->producer || v->producer->phase != PHASE_MICRO || v->producer->op == &op_TreeAccumulate) continue;
-      Value *sum = emit_tree(&e, v, k, v->name);   // once per value: later users are rewired here
+  size_t n_values = graph->n_values;
+  Value **sums = ARENA_ARRAY(graph->arena, Value *, n_values);
+  for (size_t i = first_update; i < n_old; i++)
+    for (int j = 0; j < old[i]->n_inputs; j++) {
+      Value *v = old[i]->inputs[j];
+      if (!v || !v->producer || v->producer->phase != PHASE_MICRO) continue;
+      if (!sums[v->id]) sums[v->id] = emit_tree(&e, v, k, v->name);
       TRY(e.status);
-      for (size_t later = i; later < n_old; later++)
-        for (int m = 0; m < old[later]->n_inputs; m++)
-          if (old[later]->inputs[m] == v) old[later]->inputs[m] = sum;
+      old[i]->inputs[j] = sums[v->id];
     }
-  }
   for (size_t i = first_update; i < n_old; i++) graph_append(graph, old[i]);
   graph_set_nodes(graph, graph->nodes, graph->n_nodes);
   return STATUS_OK;

@@ -16,15 +16,12 @@ static const char *decimal(Arena *arena, double v) {
 
 static Value *control(Graph *graph, const char *name, Dtype dtype) {
   Value *v = graph_find_value(graph, name);
-  if (v) return v;
+  if (v && v->role == ROLE_CONTROL) return v;
   v = graph_add_value(graph, name);
+  graph_claim_name(graph, v, name);
   v->role = ROLE_CONTROL;
   v->type = type_scalar(dtype);
   return v;
-}
-
-static void name_value(Graph *graph, Value *v, const char *name) {
-  if (!graph_find_value(graph, name)) graph_rename_value(graph, v, name);
 }
 
 // A state of `param`, set to `initial` at start; `state_name` as torch.optim and checkpoints call it.
@@ -34,7 +31,7 @@ static Value *state(Emit *e, Value *param, const char *state_name, double initia
                                                   A_STRING("value", decimal(e->graph->arena, initial))));
   if (!e->status) e->status = init.status;
   if (!v) return NULL;
-  name_value(e->graph, v, arena_printf(e->graph->arena, "%s.%s", param->name, state_name));
+  graph_claim_name(e->graph, v, arena_printf(e->graph->arena, "%s.%s", param->name, state_name));
   v->role = ROLE_STATE;
   v->of = param;
   v->state_name = state_name;
@@ -136,7 +133,18 @@ static Status find_optimizer(const Graph *graph, const char *name, EmitOptimizer
   FAIL(USAGE, NULL, "optimizer '%s' is not supported; there are sgd, adam, adamw, adagrad and rmsprop", name);
 }
 
+// Values of the model that have a name of ours get another one; inputs cannot, since data come under their names.
+static Status check_input_names(const Graph *graph) {
+  for (size_t i = 0; i < graph->n_inputs; i++) {
+    const char *name = graph->inputs[i]->name;
+    if (!strncmp(name, "tessera.", 8) || !strncmp(name, "bucket.", 7))
+      FAIL(UNSUPPORTED, name, "inputs called 'tessera. ...' or 'bucket. ...' are the plan's own; rename this one in the model");
+  }
+  return STATUS_OK;
+}
+
 Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
+  TRY(check_input_names(graph));
   Arena *arena = graph->arena;
   EmitOptimizer emit_optimizer;
   TRY(find_optimizer(graph, o->optimizer, &emit_optimizer));
@@ -153,8 +161,8 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   TRY(e.status);
   graph->loss_report = mean->outputs[0];
   graph->inverse_count = mean->outputs[1];
-  name_value(graph, graph->loss_report, "tessera.loss");
-  name_value(graph, graph->inverse_count, "tessera.inverse_count");
+  graph_claim_name(graph, graph->loss_report, "tessera.loss");
+  graph_claim_name(graph, graph->inverse_count, "tessera.inverse_count");
   Value **norm_inputs = ARENA_ARRAY(arena, Value *, n_grads + 1);
   norm_inputs[0] = graph->inverse_count;
   for (size_t i = 0; i < n_grads; i++) norm_inputs[i + 1] = grads[i];
@@ -163,8 +171,8 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
                          ATTRS(A_STRING("max_norm", o->clip_norm > 0 ? decimal(arena, o->clip_norm) : "")));
   TRY(e.status);
   graph->norm_report = clip->outputs[0];
-  name_value(graph, graph->norm_report, "tessera.grad_norm");
-  name_value(graph, clip->outputs[1], "tessera.grad_scale");
+  graph_claim_name(graph, graph->norm_report, "tessera.grad_norm");
+  graph_claim_name(graph, clip->outputs[1], "tessera.grad_scale");
   Update u = {clip->outputs[1], control(graph, "tessera.lr", DTYPE_F64), control(graph, "tessera.step", DTYPE_I64)};
   for (size_t i = 0; i < n_grads; i++) {
     e.cause = (Cause){.param = grads[i]->of->name, .pass = "attach_optimizer"};

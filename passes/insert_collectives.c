@@ -2,7 +2,7 @@
 // partial one is reduced where it is produced. After it nothing moves but what a node of the graph says.
 //
 //   init    Load bucket.B.param, Fill for states and partial sums, Load large constants
-//   micro   [stage 3: AllGather, Unpack ... Release, per direction]  forward and backward  Pack [ReduceScatter] [TreeAccumulate]
+//   micro   [stored flat: AllGather, Unpack ... Release, per direction]  forward and backward  Pack [ReduceScatter] [TreeAccumulate]
 //   update  [AllReduce | ReduceScatter | AllGather of gradients]  norm, clipping  optimizer per bucket  [AllGather of parameters]
 #include <assert.h>
 #include <inttypes.h>
@@ -15,8 +15,7 @@ enum { LOAD_BYTES_MIN = 1024 };    // smaller constants stay in the plan
 
 Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix) {
   if (!v) return NULL;
-  const char *name = arena_printf(l->graph->arena, format, bucket, suffix);
-  if (!graph_find_value(l->graph, name)) graph_rename_value(l->graph, v, name);
+  graph_claim_name(l->graph, v, arena_printf(l->graph->arena, format, bucket, suffix));
   return v;
 }
 
@@ -33,10 +32,13 @@ static void collect_params(Lower *l) {
   for (size_t b = 0; b < g->n_buckets; b++) {
     BucketLower *lb = &l->buckets[b];
     lb->grads = ARENA_ARRAY(g->arena, Value *, g->buckets[b].n_params);
+    lb->params = ARENA_ARRAY(g->arena, Value *, g->buckets[b].n_params);
     for (int d = 0; d < 2; d++) lb->views[d] = ARENA_ARRAY(g->arena, Value *, g->buckets[b].n_params);
     for (int i = 0; i < g->buckets[b].n_params; i++) {
       Value *p = graph_find_value(g, g->buckets[b].params[i]);
       assert(p && p->id < l->n_values);
+      lb->params[i] = p;
+      lb->stored_flat = p->placement[0].kind == PLACED_FLAT;
       l->roots[p->id] = p;
       l->slots[p->id] = i;
     }
@@ -56,6 +58,8 @@ static void collect_grads(Lower *l) {
     lb->grads[l->slots[p->id]] = g;
     lb->grads_left++;
     l->grad_of[g->id] = p;
+    lb->partial = g->placement[0].kind == PLACED_PARTIAL;
+    lb->updated_flat = n->outputs[0]->placement[0].kind == PLACED_FLAT;
     if (!lb->optimizer) lb->optimizer = n;
   }
 }
@@ -98,7 +102,7 @@ static Value *emit_load(Lower *l, const char *const *names, const int64_t *start
 static void init_bucket(Lower *l, int b) {
   const Bucket *bucket = &l->graph->buckets[b];
   BucketLower *lb = &l->buckets[b];
-  bool sharded = l->zero >= 3;
+  bool sharded = lb->stored_flat;
   l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
   Type type = type_vector(bucket->dtype, sharded ? bucket->shard_elems : bucket->elems);
   Value *p = lb->param = lower_name(l, emit_load(l, bucket->params, bucket->starts, bucket->n_params, &type, sharded, ""), "bucket.%d.%s", b, "param");
@@ -110,7 +114,7 @@ static void init_bucket(Lower *l, int b) {
   for (int k = 2; lb->optimizer && k < lb->optimizer->n_inputs; k++) {
     const Value *s = lb->optimizer->inputs[k];
     if (s->role != ROLE_STATE) continue;
-    bool state_sharded = l->zero >= 1;
+    bool state_sharded = s->placement[0].kind == PLACED_FLAT;
     Type state_type = type_vector(s->type.dtype, state_sharded ? bucket->shard_elems : bucket->elems);
     Value *v = l->options->resume ? emit_load(l, bucket->params, bucket->starts, bucket->n_params, &state_type, state_sharded, s->state_name)
                                   : emit_fill(l, &state_type, attr_string(s->producer, "value"));
@@ -119,6 +123,7 @@ static void init_bucket(Lower *l, int b) {
     v->state_name = s->state_name;
     v->bucket = b;
     v->of = p;
+    assert(lb->n_states < STATES_MAX);
     v->placement[0] = state_sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
     lb->states[lb->n_states++] = v;
   }
@@ -155,7 +160,7 @@ static void unpack(Lower *l, int b, int direction, Value *flat) {
   Node *n = emit_node(&l->emit, &op_Unpack, &flat, 1, bucket->n_params, NULL,
                       ATTRS(A_INTS("starts", bucket->starts, bucket->n_params), A_INTS("ranks", ranks, bucket->n_params), A_INTS("dims", dims, n_dims)));
   for (int i = 0; n && i < bucket->n_params; i++) {
-    Value *own = graph_find_value(g, bucket->params[i]);
+    Value *own = lb->params[i];
     if (direction == 0) {
       n->outputs[i] = own;
       own->producer = n;
@@ -177,7 +182,7 @@ static void unpack(Lower *l, int b, int direction, Value *flat) {
 static void need_bucket(Lower *l, int b, int direction, const Node *user, const Value *param) {
   BucketLower *lb = &l->buckets[b];
   if (lb->whole[direction]) return;
-  if (l->zero < 3) {             // whole all the time: one set of views serves both directions
+  if (!lb->stored_flat) {        // whole all the time: one set of views serves both directions
     if (lb->whole[0]) return;
     lb->whole[0] = lb->whole[1] = lb->param;
     unpack(l, b, 0, lb->param);
@@ -199,7 +204,7 @@ static Value *lowered_input(Lower *l, const Node *user, Value *v) {
   need_bucket(l, b, user->backward, user, root);
   if (l->emit.status) return v;
   if (v == root) return l->buckets[b].views[user->backward][l->slots[root->id]];
-  if (l->zero < 3 || !user->backward || v->producer->backward) return v;
+  if (!l->buckets[b].stored_flat || !user->backward || v->producer->backward) return v;
   if (l->backward_views[v->id]) return l->backward_views[v->id];
   const Node *view = v->producer;
   Node *copy = graph_make_node(l->graph, view->op, view->name, view->n_inputs, view->inputs, view->n_outputs, NULL);
@@ -213,13 +218,12 @@ static Value *lowered_input(Lower *l, const Node *user, Value *v) {
 }
 
 static void release_after(Lower *l, size_t i, const Node *n) {
-  if (l->zero < 3) return;
   for (int k = 0; k < n->n_inputs; k++) {
     const Value *root = l->old_inputs[k] && l->old_inputs[k]->id < l->n_values ? l->roots[l->old_inputs[k]->id] : NULL;
     if (!root) continue;
     int b = l->bucket_of[root->id];
     BucketLower *lb = &l->buckets[b];
-    if (lb->last[n->backward] != i || lb->released[n->backward]) continue;
+    if (!lb->stored_flat || lb->last[n->backward] != i || lb->released[n->backward]) continue;
     lb->released[n->backward] = true;
     l->emit.backward = n->backward;
     l->emit.cause = (Cause){.param = root->name, .node = n->origin ? n->origin : n->name, .pass = "insert_collectives"};
@@ -269,9 +273,9 @@ static void init_partials(Lower *l, size_t first) {
 static void add_savings(Lower *l) {
   Graph *g = l->graph;
   g->savings = ARENA_ARRAY(g->arena, Saving, g->n_buckets);
-  for (size_t b = 0; l->zero >= 3 && b < g->n_buckets; b++) {
+  for (size_t b = 0; b < g->n_buckets; b++) {
     const Bucket *bucket = &g->buckets[b];
-    if (!bucket->trainable || l->buckets[b].whole[1]) continue;
+    if (!bucket->trainable || !l->buckets[b].stored_flat || l->buckets[b].whole[1]) continue;
     g->savings[g->n_savings++] = (Saving){(int32_t)b, l->k * (l->ranks - 1) * bucket->shard_elems * dtype_bytes(bucket->dtype),
                                           "not gathered for backward: no gradient reads these parameters"};
   }
@@ -285,7 +289,6 @@ static Lower *lower_create(Graph *graph, const CompileOptions *options) {
   l->emit = (Emit){.graph = graph};
   l->ranks = graph->mesh.axes[0].size;
   l->k = graph->recipe.micro_per_rank;
-  l->zero = l->ranks > 1 ? graph->recipe.zero : 0;   // one rank owns everything: nothing to gather or reduce
   l->reduce = graph->recipe.reduce;
   l->old = graph->nodes;
   l->n_old = graph->n_nodes;

@@ -8,6 +8,11 @@
 enum { STATES_MAX = 4 };         // optimizer states per parameter
 
 typedef struct BucketLower {
+  Value **params;                // of the model
+  // What partition decided, read off the placements:
+  bool stored_flat;              // the parameters lie in shards: gathered where they are needed
+  bool updated_flat;             // the optimizer works on shards: gradients go to their owners, whole parameters are gathered after it
+  bool partial;                  // gradients are summands: to be reduced over ranks
   Value *param;                  // storage: the rank's shard at stage 3, else the whole bucket
   Value *states[STATES_MAX];
   int n_states;
@@ -25,7 +30,7 @@ typedef struct Lower {
   Graph *graph;
   const CompileOptions *options;
   Emit emit;
-  int ranks, zero;               // zero: 0 when there is one rank
+  int ranks;
   int64_t k;                     // micro-batches per rank
   Reduce reduce;
   Node **old;                    // the nodes before
@@ -42,7 +47,7 @@ typedef struct Lower {
   bool updates_done;
 } Lower;
 
-// Renames `v` to the formatted name when that is free. NULL stays NULL.
+// Gives `v` the formatted name. NULL stays NULL.
 Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix);
 Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause);
 const char *name_free(Graph *graph, const char *wish);     // `wish`, or with a suffix when taken

@@ -32,8 +32,8 @@ void lower_gradients_micro(Lower *l, int b, const Node *last_producer) {
   l->emit.backward = true;
   l->emit.cause = grad_cause(l, b, last_producer);
   Value *g = emit(&l->emit, &op_Pack, lb->grads, bucket->n_params, ATTRS(A_INTS("starts", bucket->starts, bucket->n_params), A_INT("elems", bucket->elems)));
-  as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.packed"), b, l->ranks > 1 ? PLACED_PARTIAL : PLACED_WHOLE);
-  if (g && l->ranks > 1 && l->reduce == REDUCE_MICRO) {
+  as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.packed"), b, lb->partial ? PLACED_PARTIAL : PLACED_WHOLE);
+  if (g && lb->partial && l->reduce == REDUCE_MICRO) {
     g = lower_collective(l, &op_ReduceScatter, g, b, "grad", grad_cause(l, b, last_producer));
     as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.shard"), b, PLACED_FLAT);
   }
@@ -66,13 +66,13 @@ void lower_reductions_update(Lower *l) {
     if (!lb->grad) continue;
     Value *v = lb->grad;
     PlacementKind kind = v->placement[0].kind;
-    if (l->ranks > 1 && l->reduce == REDUCE_STEP && l->zero == 0) {
+    if (kind == PLACED_PARTIAL && !lb->updated_flat) {
       v = lower_collective(l, &op_AllReduce, v, b, "grad", grad_cause(l, b, NULL));
       kind = PLACED_WHOLE;
-    } else if (l->ranks > 1 && l->reduce == REDUCE_STEP) {
+    } else if (kind == PLACED_PARTIAL) {
       v = lower_collective(l, &op_ReduceScatter, v, b, "grad", grad_cause(l, b, NULL));
       kind = PLACED_FLAT;
-    } else if (l->ranks > 1 && l->zero == 0) {
+    } else if (kind == PLACED_FLAT && !lb->updated_flat) {
       v = lower_collective(l, &op_AllGather, v, b, "grad", grad_cause(l, b, NULL));
       kind = PLACED_WHOLE;
     }
@@ -93,11 +93,15 @@ static void lower_norm(Lower *l, Node *old) {
   Value **inputs = ARENA_ARRAY(g->arena, Value *, g->n_buckets + 1);
   int n = 0;
   inputs[n++] = old->inputs[0];
-  for (size_t b = 0; b < g->n_buckets; b++)
-    if (l->buckets[b].grad) inputs[n++] = l->buckets[b].grad;
+  bool flat = false;
+  for (size_t b = 0; b < g->n_buckets; b++) {
+    if (!l->buckets[b].grad) continue;
+    flat |= l->buckets[b].grad->placement[0].kind == PLACED_FLAT;
+    inputs[n++] = l->buckets[b].grad;
+  }
   l->emit.cause = old->cause;
   Value *limbs = emit(&l->emit, &op_SquaredNorm, inputs, n, NULL);
-  if (limbs && l->zero >= 1) limbs = lower_collective(l, &op_AllReduce, limbs, -1, "control", (Cause){0});
+  if (limbs && flat) limbs = lower_collective(l, &op_AllReduce, limbs, -1, "control", (Cause){0});
   l->replaced[old->outputs[0]->id] = limbs;
 }
 
@@ -112,7 +116,7 @@ static void lower_optimizer(Lower *l, int b) {
   Graph *g = l->graph;
   BucketLower *lb = &l->buckets[b];
   const Node *model = lb->optimizer;
-  bool part = l->zero == 1 || l->zero == 2;          // whole parameters, sharded states
+  bool part = lb->updated_flat && !lb->stored_flat;  // whole parameters, updated in shards
   l->emit.cause = (Cause){.param = g->buckets[b].params[0], .pass = "insert_collectives"};
   Value *param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
   Value **inputs = arena_copy(g->arena, model->inputs, sizeof *inputs * (size_t)model->n_inputs);

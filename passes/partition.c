@@ -83,7 +83,7 @@ static void place(Graph *graph, int zero) {
     v->bucket = param->bucket;
     const Placement flat = {PLACED_FLAT, param->bucket}, whole = {PLACED_WHOLE, 0}, partial = {PLACED_PARTIAL, 0};
     switch (v->role) {
-    case ROLE_PARAM: v->placement[0] = zero >= 3 ? flat : whole; break;
+    case ROLE_PARAM: v->placement[0] = zero >= 3 || (zero >= 1 && v->carry) ? flat : whole; break;   // updated in shards from stage 1 on
     case ROLE_STATE: v->placement[0] = zero >= 1 ? flat : whole; break;
     case ROLE_GRAD: v->placement[0] = partial; break;      // a summand per rank; reduced to its owner (or to all) by the lowering
     default: break;
