@@ -53,8 +53,8 @@ static Status check_source(Model *model, const char *path, const CheckpointInfo 
   if (!status) {
     hex128_text(out->fingerprint[0], out->fingerprint[1], hex);
     if (info->fingerprint && info->fingerprint[0] && strcmp(info->fingerprint, hex))
-      status = status_fail(STATUS_CHECK, NULL, "'%s' is not the model that was trained: its weights' names, types or places have fingerprint %s, the checkpoint says %s. Parameters that --weights gave are not "
-                           "in the model at all: export them as .safetensors",
+      status = status_fail(STATUS_CHECK, NULL, "'%s' is not the model that was trained: its weights' names, types or places have fingerprint %s, the checkpoint says %s. "
+                           "Parameters that --weights gave are not in the model at all: export them as .safetensors",
                            path, hex, info->fingerprint);
   }
   ARENA_RETURN(arena, status);
