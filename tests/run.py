@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Golden tests: exact text of tiny inputs.
 
-Every tests/passes/*.txt, tests/plan/*.txt and tests/tools/*.txt holds cases:
+Every tests/passes/*.txt and tests/tools/*.txt holds cases:
 
     === title of the case
     $ tessera opt - --passes=infer_types          (arguments; `- ` or no path: the graph below is standard input)
     <graph in text form>
-    --- output                                     (or: --- error N, with the exit code; then stderr is compared)
-    <what is expected>
+    --- output                                     (or: --- error N, with the exit code)
+    <what is expected on standard output; after an error: on standard error>
+    --- stderr                                     (after an error: --- stdout; only where there is something on it)
+    <what is expected there>
 
 Code blocks of docs/*.md marked ```console run their `$ tessera ...` lines and compare what follows; blocks marked ```onnxtxt must be read by
 `tessera opt` and come back unchanged, and blocks marked ```sh run must succeed in a scratch folder.
@@ -52,11 +54,17 @@ def run(tessera, command, stdin, cwd):
 
 
 def outcome(tessera, case, cwd=ROOT):
-    """(kind, text) as they stand in a golden: standard output, or the exit code and standard error; with --print-ir-* what that prints."""
+    """(kind, text) as they stand in a golden: what is expected on one stream, then the other's, if there is anything on it.
+
+    With --print-ir-* what that prints; the graph on standard output is long then, and only must be text that reads back."""
     rc, out, err = run(tessera, case.command, case.stdin, cwd)
+    out, err = MASKED.sub(r'\1"(masked)"', out), MASKED.sub(r'\1"(masked)"', err)
     if rc:
-        return f"error {rc}", err
-    return "output", MASKED.sub(r'\1"(masked)"', err if "--print-ir" in case.command else out)
+        return f"error {rc}", err + (f"--- stdout\n{out}" if out else "")
+    if "--print-ir" in case.command:
+        again = run(tessera, "opt - --passes=none", out, cwd)[1] if out else ""
+        return "output", err if MASKED.sub(r'\1"(masked)"', again) == out else f"--- standard output does not come back from 'opt - --passes=none':\n{out}"
+    return "output", out + (f"--- stderr\n{err}" if err else "")
 
 
 def difference(title, expected, got):
@@ -97,6 +105,8 @@ def text_block(tessera, block, cwd):
 
 def shell_block(tessera, block, cwd):
     env_path = f"{pathlib.Path(tessera).parent}:/usr/bin:/bin"
+    if re.search(r"^\s*! ", block, flags=re.M):
+        return "a line that starts with '!' never fails under bash -e; write: COMMAND && exit 1\n"
     p = subprocess.run(["bash", "-euo", "pipefail", "-c", block], cwd=cwd, env={"PATH": env_path, "HOME": str(cwd)}, capture_output=True,
                        timeout=TIMEOUT_S)
     return block if p.returncode == 0 else f"exit code {p.returncode}: {p.stderr.decode(errors='replace')}"
@@ -133,7 +143,7 @@ def main():
     parser.add_argument("--tessera", default=str(ROOT / "build" / "tessera"))
     args = parser.parse_args()
     files = [f.resolve() for f in args.files] or sorted(
-        f for folder in ("tests/passes", "tests/plan", "tests/tools", "docs") for f in (ROOT / folder).glob("*") if f.suffix in (".txt", ".md"))
+        f for folder in ("tests/passes", "tests/tools", "docs") for f in (ROOT / folder).glob("*") if f.suffix in (".txt", ".md"))
     if not pathlib.Path(args.tessera).exists():
         raise SystemExit(f"{args.tessera} is missing: build it, or name it with --tessera")
     total = failed = 0
