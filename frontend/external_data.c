@@ -15,6 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../ir/path.h"
+
 // ---- Files --------------------------------------------------------------------------------------------------------------------
 
 // Maps the regular file behind `fd` and closes it.
@@ -54,9 +56,9 @@ void file_unmap(Bytes bytes) {
 }
 
 Status external_init(ExternalFiles *files, const char *model_path) {
-  const char *slash = strrchr(model_path, '/');
+  PathFolder folder = path_folder(model_path);
   *files = (ExternalFiles){0};
-  files->folder = !slash ? strdup(".") : slash == model_path ? strdup("/") : strndup(model_path, (size_t)(slash - model_path));
+  files->folder = strndup(folder.at, (size_t)folder.bytes);
   if (!files->folder) FAIL(RESOURCE, NULL, "out of memory");
   return STATUS_OK;
 }

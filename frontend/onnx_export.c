@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../ir/path.h"
 #include "atomic_file.h"
 #include "import_state.h"
 #include "relocate.h"
@@ -23,8 +24,8 @@ typedef struct Copy {
 } Copy;
 
 static char *folder_of(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+  PathFolder folder = path_folder(path);
+  return strndup(folder.at, (size_t)folder.bytes);
 }
 
 static bool same_file(const char *a, const char *b) {
@@ -47,16 +48,11 @@ static Status begin_copy(Copy *copy) {
   return atomic_write(&copy->file, copy->bytes.data, copy->bytes.n);
 }
 
-static const char *name_of(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 // Where the copy of the model refers to.
 static Status choose_location(const Model *model, const ExternalFile *external, const char *out_path, Copy *copy) {
-  const char *name = name_of(out_path);
+  const char *name = path_name(out_path);
   int n;
-  if (!strcmp(name, name_of(model->path))) n = asprintf(&copy->location, "%s", external->location);
+  if (!strcmp(name, path_name(model->path))) n = asprintf(&copy->location, "%s", external->location);
   else if (model->external.n_files == 1) n = asprintf(&copy->location, "%s.data", name);
   else n = asprintf(&copy->location, "%s.data/%s", name, external->location);
   if (n >= 0) return STATUS_OK;
@@ -74,7 +70,7 @@ static Status begin_external(const Model *model, const ExternalFile *external, c
   }
   if (same_file(external->path, copy->out_path))
     FAIL(USAGE, NULL, "the export would overwrite %s, external data of the source model; give it another name: -o %.*strained.onnx", external->path,
-         (int)(name_of(out_path) - out_path), out_path);
+         (int)(path_name(out_path) - out_path), out_path);
   TRY(make_folders(out_folder, copy->location));
   return begin_copy(copy);
 }

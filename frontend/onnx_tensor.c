@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include "../ir/narrow.h"
+#include "../ir/path.h"
 #include "import_state.h"
 
 // Where ONNX puts the elements of each type when they are not in raw_data (onnx.proto, TensorProto).
@@ -218,8 +219,7 @@ Status weights_fingerprint(WeightSource *source) {
     int64_t numbers[3 + RANK_MAX] = {w->type.dtype, w->type.rank, w->path ? w->offset_bytes : -1};
     memcpy(numbers + 3, w->type.dims, sizeof(int64_t) * (size_t)w->type.rank);
     XXH3_128bits_update(state, numbers, sizeof numbers);
-    const char *slash = w->path ? strrchr(w->path, '/') : NULL;     // the folder may move
-    hash_text(state, !w->path || w->path == source->path ? "" : slash ? slash + 1 : w->path);
+    hash_text(state, !w->path || w->path == source->path ? "" : path_name(w->path));     // the folder may move
   }
   XXH128_hash_t hash = XXH3_128bits_digest(state);
   XXH3_freeState(state);

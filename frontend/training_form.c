@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../ir/path.h"
 #include "import_state.h"
 #include "ort_checkpoint.h"
 
@@ -30,11 +31,6 @@ static NameList list_values(Arena *arena, Onnx__ValueInfoProto *const *infos, si
 
 static void add_param(Arena *arena, Form *form, FormParam param) { ARENA_PUSH(arena, form->params, form->n_params, form->params_capacity, param); }
 
-static bool ends_with(const char *text, const char *suffix) {
-  size_t n = strlen(text), m = strlen(suffix);
-  return n > m && !strcmp(text + n - m, suffix);
-}
-
 static bool is_node(const OnnxNode *n, const char *domain, const char *op) {
   return !strcmp(text_or_empty(n->head->op_type), op) && !strcmp(onnx_domain(n->head->domain), domain);
 }
@@ -53,7 +49,7 @@ static void detect_ort(const OnnxGraph *g, Arena *arena, Form *form) {
     add_name(arena, &form->dropped, buffer);
     if (n->n_input > 2) add_name(arena, &form->dropped, text_or_empty(n->input[2]));
     for (size_t k = 0; k < n->n_output; k++) add_name(arena, &form->hidden, text_or_empty(n->output[k]));
-    const char *name = ends_with(buffer, suffix) ? arena_string_n(arena, buffer, strlen(buffer) - (sizeof suffix - 1)) : buffer;
+    const char *name = has_suffix(buffer, suffix) ? arena_string_n(arena, buffer, strlen(buffer) - (sizeof suffix - 1)) : buffer;
     add_param(arena, form, (FormParam){name, nth(n->input, n->n_input, 1), NULL});
   }
 }
@@ -89,7 +85,7 @@ static void detect_joint(const OnnxGraph *g, const NameList *inputs, const NameL
   for (size_t i = 0; i < g->head->n_output; i++) {
     const char *updated = text_or_empty(g->head->output[i]->name);
     for (size_t s = 0; s < 2; s++) {
-      if (!ends_with(updated, suffixes[s][0])) continue;
+      if (!has_suffix(updated, suffixes[s][0])) continue;
       const char *name = arena_string_n(arena, updated, strlen(updated) - strlen(suffixes[s][0]));
       if (!name_listed(inputs, name)) continue;
       const char *grad = arena_printf(arena, "%s%s", name, suffixes[s][1]);

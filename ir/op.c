@@ -96,12 +96,17 @@ Status attrs_check(const Node *node) {
   return STATUS_OK;
 }
 
-static Status check_arity(const Node *node) {
+Status node_check_arity(const Node *node) {
   const Op *op = node->op;
   if (node->n_inputs < op->min_inputs || (op->max_inputs != VARIADIC && node->n_inputs > op->max_inputs))
     FAIL(MALFORMED, node->name, "%s: %d inputs; it takes %d to %d", op->name, node->n_inputs, op->min_inputs, op->max_inputs);
   if (node->n_outputs < op->min_outputs || (op->max_outputs != VARIADIC && node->n_outputs > op->max_outputs))
     FAIL(MALFORMED, node->name, "%s: %d outputs; it gives %d to %d", op->name, node->n_outputs, op->min_outputs, op->max_outputs);
+  return STATUS_OK;
+}
+
+static Status check_operands(const Node *node) {
+  const Op *op = node->op;
   if (op->min_outputs == 1 && op->max_outputs == 1 && !node->outputs[0]) FAIL(MALFORMED, node->name, "%s: its only output is absent", op->name);
   for (int i = 0; i < node->n_inputs; i++) {
     if (!node->inputs[i] && i < op->min_inputs) FAIL(MALFORMED, node->name, "%s: input %d is required and absent", op->name, i);
@@ -111,8 +116,19 @@ static Status check_arity(const Node *node) {
   return STATUS_OK;
 }
 
+bool node_alias(const Node *node, int output, AliasKind kind, Alias *out) {
+  for (int i = 0; node->op->alias && i < node->n_inputs; i++) {
+    if (node->inputs[i] && node->op->alias(node, output, i, out) && out->kind == kind) {
+      out->input = i;
+      return true;
+    }
+  }
+  return false;
+}
+
 Status node_infer(Graph *graph, Node *node) {
-  TRY(check_arity(node));
+  TRY(node_check_arity(node));
+  TRY(check_operands(node));
   TRY(attrs_check(node));
   assert(node->op->infer);
   TRY(node->op->infer(node, graph->arena));

@@ -129,6 +129,9 @@ struct Op {
   int64_t (*sent_bytes)(const Node *node);                 // OP_COLLECTIVE: logical bytes that a rank sends in one execution
 };
 
+// Is `output` related to an input by `kind`? The first such input in out->input.
+bool node_alias(const Node *node, int output, AliasKind kind, Alias *out);
+
 // The table, defined in kernels/ from ops.def; ends with NULL.
 extern const Op *const op_table[];
 const Op *op_find(const char *domain, const char *name);   // NULL when unknown; "ai.onnx" is the same as ""
@@ -145,7 +148,9 @@ bool attr_is_default(const Node *node, const AttrSpec *spec);
 void attrs_reset(Graph *graph, Node *node);                               // allocates node->attrs, all at default
 MUST_USE Status attrs_check(const Node *node);                            // required ones present, ranges kept
 
-// Arity against the row, then op->infer, then type_check of every output. Errors name the node.
+// Numbers of inputs and outputs against the row.
+MUST_USE Status node_check_arity(const Node *node);
+// Arity and operands against the row, then op->infer, then type_check of every output. Errors name the node.
 MUST_USE Status node_infer(Graph *graph, Node *node);
 
 #endif

@@ -26,7 +26,14 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   return n_entries;
 }
 
-static int64_t pages(int64_t bytes) { return (bytes + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES; }
+int64_t plan_arena_bytes(const Graph *program, Scope scope) {
+  int64_t end = 0;
+  for (size_t i = 0; i < program->n_buffers; i++) {
+    const Buffer *b = &program->buffers[i];
+    if (b->scope == scope && b->tier == TIER_DEVICE && b->offset_bytes + b->bytes > end) end = b->offset_bytes + b->bytes;
+  }
+  return (end + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
+}
 
 static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
   LedgerEntry *ledger;
@@ -49,9 +56,6 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
     if (b->tier != TIER_DEVICE) continue;
-    int64_t end = b->offset_bytes + b->bytes;
-    int64_t *arena_bytes = b->scope == SCOPE_PROCESS ? &p->process_arena_bytes : &p->rank_arena_bytes;
-    if (end > *arena_bytes) *arena_bytes = end;
     if (b->persistent || b->scope == SCOPE_PROCESS || b->last >= g->n_nodes) continue;
     live[b->first] += b->bytes;
     live[b->last + 1] -= b->bytes;
@@ -65,8 +69,8 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
       peak = i;
     }
   }
-  p->rank_arena_bytes = pages(p->rank_arena_bytes);
-  p->process_arena_bytes = pages(p->process_arena_bytes);
+  p->rank_arena_bytes = plan_arena_bytes(g, SCOPE_RANK);
+  p->process_arena_bytes = plan_arena_bytes(g, SCOPE_PROCESS);
   int ranks = g->recipe.ranks_per_process;
   p->peak_bytes = ranks * p->rank_arena_bytes + p->process_arena_bytes;
   int64_t counted = 0;
@@ -192,14 +196,7 @@ Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena) {
   return append_variant(plan, variant, arena);
 }
 
-static int64_t arena_bytes(const Graph *g) {
-  int64_t end[SCOPE_COUNT] = {0};
-  for (size_t i = 0; i < g->n_buffers; i++) {
-    const Buffer *b = &g->buffers[i];
-    if (b->tier == TIER_DEVICE && b->offset_bytes + b->bytes > end[b->scope]) end[b->scope] = b->offset_bytes + b->bytes;
-  }
-  return g->recipe.ranks_per_process * pages(end[SCOPE_RANK]) + pages(end[SCOPE_PROCESS]);
-}
+static int64_t arena_bytes(const Graph *g) { return g->recipe.ranks_per_process * plan_arena_bytes(g, SCOPE_RANK) + plan_arena_bytes(g, SCOPE_PROCESS); }
 
 const Graph *plan_largest_variant(const Plan *plan) {
   const Graph *largest = plan->variants[0];

@@ -59,6 +59,7 @@ typedef struct PlanBytes {
   int64_t peak_by_category[CATEGORY_COUNT];             // per process; sums to peak_bytes
 } PlanBytes;
 enum { PLAN_PAGE_BYTES = 4096 };
+int64_t plan_arena_bytes(const Graph *program, Scope scope);   // where the last device buffer of that scope ends, in whole pages
 PlanBytes plan_bytes(const Graph *program, Arena *arena);
 
 #endif

@@ -95,18 +95,9 @@ static Status check_inputs(const Graph *g, const Node *n) {
   return STATUS_OK;
 }
 
-static Status check_arity(const Node *n) {
-  const Op *op = n->op;
-  if (n->n_inputs < op->min_inputs || (op->max_inputs != VARIADIC && n->n_inputs > op->max_inputs))
-    FAIL(MALFORMED, n->name, "%s: %d inputs; it takes %d to %d", op->name, n->n_inputs, op->min_inputs, op->max_inputs);
-  if (n->n_outputs < op->min_outputs || (op->max_outputs != VARIADIC && n->n_outputs > op->max_outputs))
-    FAIL(MALFORMED, n->name, "%s: %d outputs; it gives %d to %d", op->name, n->n_outputs, op->min_outputs, op->max_outputs);
-  return STATUS_OK;
-}
-
 static Status check_node(const Graph *g, const Node *n) {
   if (!n->name || !*n->name) FAIL(MALFORMED, NULL, "node %u has no name", n->id);
-  TRY(check_arity(n));
+  TRY(node_check_arity(n));
   TRY(attrs_check(n));
   TRY(check_inputs(g, n));
   for (int i = 0; i < n->n_outputs; i++) {

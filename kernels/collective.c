@@ -35,10 +35,6 @@ static Status endpoint_check(const KernelContext *c) {
   return NULL;
 }
 
-static void copy_unless_same(void *to, const void *from, int64_t bytes) {
-  if (bytes && to != from) memcpy(to, from, (size_t)bytes);
-}
-
 static int64_t parts_of(const Node *node) { return ((const CollectiveAttrs *)node->attrs)->parts; }
 
 // ---- AllGather ----------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 #ifndef TESSERA_KERNEL_H
 #define TESSERA_KERNEL_H
 
+#include <string.h>
+
 #include "../ir/op.h"
 #include "loops.h"
 
@@ -89,6 +91,11 @@ bool kernel_uses_cpu(const Node *node, Isa isa);
 
 // A hyper-parameter written as a decimal string (docs/operators.md): the attribute's value in [min, max], or MALFORMED naming both.
 MUST_USE Status kernel_parse_decimal(const Node *node, const char *attribute, const char *text, double min, double max, double *out);
+
+// A result that may have been placed where its input lies.
+static inline void copy_unless_same(void *to, const void *from, int64_t bytes) {
+  if (bytes && to != from) memcpy(to, from, (size_t)bytes);
+}
 
 // Short forms for kernels. Element access for run_ref: any dtype widens to double, stores round once.
 static inline double in_f(const KernelContext *c, int i, int64_t e) { return element_read(c->in[i].data, c->in[i].type->dtype, e); }

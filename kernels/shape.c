@@ -14,7 +14,7 @@ static bool view(const Node *node, int output, int input, Alias *out) {
 
 static Status copy(const KernelContext *c) {
   int64_t bytes = type_bytes(c->out[0].type);
-  if (bytes && c->out[0].data != c->in[0].data) memcpy(c->out[0].data, c->in[0].data, (size_t)bytes);
+  copy_unless_same(c->out[0].data, c->in[0].data, bytes);
   return STATUS_OK;
 }
 

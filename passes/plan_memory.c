@@ -22,16 +22,6 @@ typedef struct Memory {
   bool *pinned;                // per value: its place was fixed before its producer was reached (gradients inside buckets)
 } Memory;
 
-static bool alias_of(const Node *n, int output, AliasKind kind, Alias *out) {
-  for (int i = 0; n->op->alias && i < n->n_inputs; i++) {
-    if (n->inputs[i] && n->op->alias(n, output, i, out) && out->kind == kind) {
-      out->input = i;
-      return true;
-    }
-  }
-  return false;
-}
-
 static Value *find_root(Memory *m, Value *v) {
   while (m->roots[v->id] != v) v = m->roots[v->id];
   return v;
@@ -58,7 +48,7 @@ static void find_structure(Memory *m) {
       Value *v = n->outputs[o];
       if (!v) continue;
       if (v->carry) join(m, v, v->carry);
-      else if (alias_of(n, o, ALIAS_VIEW, &a) || alias_of(n, o, ALIAS_UPDATE, &a)) join(m, v, n->inputs[a.input]);
+      else if (node_alias(n, o, ALIAS_VIEW, &a) || node_alias(n, o, ALIAS_UPDATE, &a)) join(m, v, n->inputs[a.input]);
       else if (n->op == &op_AllGather && n->phase == PHASE_MICRO) join(m, v, n->inputs[0]);
     }
   }
@@ -122,8 +112,8 @@ static void pin_into_bucket(Memory *m, const Node *pack, int input) {
     Node *p = at->producer;
     Alias view;
     if (!p || p->phase != PHASE_MICRO || m->pinned[at->id] || at->role == ROLE_CONST || at->carry) return;
-    if (alias_of(p, at->output_index, ALIAS_UPDATE, &view)) return;
-    if (!alias_of(p, at->output_index, ALIAS_VIEW, &view)) break;
+    if (node_alias(p, at->output_index, ALIAS_UPDATE, &view)) return;
+    if (!node_alias(p, at->output_index, ALIAS_VIEW, &view)) break;
     if (view.offset_bytes || view.rank_relative || value_bytes(p->inputs[view.input]) != bytes) return;
     at = p->inputs[view.input];
   }
@@ -188,10 +178,10 @@ static void place_output(Memory *m, Node *n, int o) {
     v->loc = (Location){n->inputs[0]->loc.buffer, 0, 0};
     n->guard = GUARD_READ_BEGIN;
     n->region = v->loc.buffer;
-  } else if (alias_of(n, o, ALIAS_VIEW, &a)) {
+  } else if (node_alias(n, o, ALIAS_VIEW, &a)) {
     const Location *in = &n->inputs[a.input]->loc;
     v->loc = (Location){in->buffer, in->offset_bytes + a.offset_bytes, in->rank_stride_bytes + (a.rank_relative ? value_bytes(v) : 0)};
-  } else if (alias_of(n, o, ALIAS_UPDATE, &a)) {
+  } else if (node_alias(n, o, ALIAS_UPDATE, &a)) {
     v->loc = n->inputs[a.input]->loc;
   } else if (!place_over_input(m, n, o)) {
     new_buffer(m, v, n->id);

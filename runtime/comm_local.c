@@ -90,10 +90,6 @@ static Status leave(LocalComm *comm, int64_t bytes) {
   return NULL;
 }
 
-static void copy_unless_same(void *to, const void *from, int64_t bytes) {
-  if (to != from && bytes) memcpy(to, from, (size_t)bytes);
-}
-
 static Status local_all_gather(Comm *base, int axis, const void *shard, void *whole, int64_t shard_elems, Dtype dtype) {
   LocalComm *comm = (LocalComm *)base;
   int64_t bytes = shard_elems * dtype_bytes(dtype);

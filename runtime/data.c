@@ -9,14 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../ir/path.h"
 #include "data_source.h"
 
 static const int64_t default_deadline_ns = 600 * INT64_C(1000000000);
-
-static bool ends_with(const char *text, const char *suffix) {
-  size_t n = strlen(text), m = strlen(suffix);
-  return n >= m && !strcmp(text + n - m, suffix);
-}
 
 static bool fits_integers(const DataInput *in) { return in->dtype == DTYPE_NONE || dtype_is_integer(in->dtype); }
 
@@ -232,7 +228,7 @@ static Status check_text(int fd, const char *source) {
 static Status open_tokens(Data *d, const char *source) {
   int fd, tokens, labels;
   int64_t bytes, seq;
-  Dtype dtype = ends_with(source, ".u32.bin") ? DTYPE_U32 : ends_with(source, ".bin") ? DTYPE_U16 : DTYPE_U8;
+  Dtype dtype = has_suffix(source, ".u32.bin") ? DTYPE_U32 : has_suffix(source, ".bin") ? DTYPE_U16 : DTYPE_U8;
   TRY(data_file_open(d, source, &fd));
   TRY(data_file_bytes(fd, source, &bytes));
   if (dtype == DTYPE_U8) TRY(check_text(fd, source));
@@ -272,16 +268,16 @@ static Status open_source(Data *d, const char *source) {
   char names[512];
   list_inputs(d, false, names, sizeof names);
   if (input >= 0) {
-    if (!ends_with(source, ".npy")) FAIL(USAGE, NULL, "--data %s: INPUT=FILE takes a .npy file", source);
+    if (!has_suffix(source, ".npy")) FAIL(USAGE, NULL, "--data %s: INPUT=FILE takes a .npy file", source);
     return open_npy(d, input, source, equals + 1);
   }
-  if (equals && ends_with(source, ".npy") && access(source, F_OK))
+  if (equals && has_suffix(source, ".npy") && access(source, F_OK))
     FAIL(USAGE, NULL, "--data %s: the model has no input '%.*s'; its inputs are %s", source, (int)(equals - source), source, names);
-  if (ends_with(source, ".npy")) {
+  if (has_suffix(source, ".npy")) {
     if (d->n_inputs != 1) FAIL(USAGE, NULL, "--data %s: say which input it feeds, INPUT=%s; the inputs are %s", source, source, names);
     return open_npy(d, 0, source, source);
   }
-  if (ends_with(source, ".safetensors")) return open_safetensors(d, source);
+  if (has_suffix(source, ".safetensors")) return open_safetensors(d, source);
   if (!strcmp(source, "random")) return open_random(d);
   if (!strcmp(source, "-")) return open_stream(d);
   return open_tokens(d, source);

@@ -120,7 +120,7 @@ static Status place_rank(RankState *r) {
 static int64_t planned_bytes(const Executor *e, Scope scope) {
   int64_t most = 0;
   for (int v = 0; v < e->n_variants; v++) {
-    int64_t bytes = arena_planned_bytes(e->variants[v], scope);
+    int64_t bytes = plan_arena_bytes(e->variants[v], scope);
     if (bytes > most) most = bytes;
   }
   return most;

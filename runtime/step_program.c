@@ -13,15 +13,6 @@ void *value_address(const Graph *graph, const Value *value, int rank, const Aren
   return memory->base + buffer->offset_bytes + loc->offset_bytes + rank * loc->rank_stride_bytes;
 }
 
-int64_t arena_planned_bytes(const Graph *graph, Scope scope) {
-  int64_t end = 0;
-  for (size_t b = 0; b < graph->n_buffers; b++) {
-    const Buffer *buffer = &graph->buffers[b];
-    if (buffer->scope == scope && buffer->tier == TIER_DEVICE && buffer->offset_bytes + buffer->bytes > end) end = buffer->offset_bytes + buffer->bytes;
-  }
-  return (end + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
-}
-
 // ---- Checks -------------------------------------------------------------------------------------------------------------------
 
 static Status check_buffers(const Graph *graph) {
@@ -176,13 +167,10 @@ static Tensor tensor_of(const Place *p, const Value *v) {
 // Is output `o` of the node nothing but bytes of an input, and does it lie there?
 static bool is_view_in_place(const Place *p, const Step *step, int o) {
   const Node *n = step->context.node;
-  for (int i = 0; i < n->n_inputs; i++) {
-    Alias alias;
-    if (!n->inputs[i] || !n->op->alias || !n->op->alias(n, o, i, &alias) || alias.kind != ALIAS_VIEW) continue;
-    int64_t relative = alias.rank_relative ? p->rank * value_bytes(n->outputs[o]) : 0;
-    return (const char *)step->context.in[i].data + alias.offset_bytes + relative == (const char *)step->context.out[o].data;
-  }
-  return false;
+  Alias alias;
+  if (!node_alias(n, o, ALIAS_VIEW, &alias)) return false;
+  int64_t relative = alias.rank_relative ? p->rank * value_bytes(n->outputs[o]) : 0;
+  return (const char *)step->context.in[alias.input].data + alias.offset_bytes + relative == (const char *)step->context.out[o].data;
 }
 
 static void place_step(const Place *p, Step *step) {

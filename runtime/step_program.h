@@ -28,9 +28,6 @@ typedef struct StepProgram {
 // Where a value lies for a rank. The plan has passed step_program_check.
 void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
 
-// Bytes of the arena that holds the device buffers of a scope, in whole pages.
-int64_t arena_planned_bytes(const Graph *graph, Scope scope);
-
 // Everything that could make a run touch memory outside its arenas is refused here, by value and numbers: MALFORMED. Tiers and roles that
 // this runtime has no meaning for: UNSUPPORTED.
 MUST_USE Status step_program_check(const Graph *graph);

@@ -5,16 +5,12 @@
 
 #include "../frontend/onnx_export.h"
 #include "../ir/hex.h"
+#include "../ir/path.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/safetensors.h"
 #include "../runtime/torch_state.h"
 #include "command.h"
 #include "compile_flow.h"
-
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && !strcmp(text + n - m, end);
-}
 
 // ---- One safetensors file -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +86,7 @@ static Status write_state(Checkpoint *checkpoint, const Options *options) {
 static Status export_checkpoint(Checkpoint **checkpoint, const Options *options) {
   if (!options->input) FAIL(USAGE, NULL, "name the checkpoint folder that 'tessera run --save' wrote");
   if (!options->output) FAIL(USAGE, NULL, "say where the weights go: -o MODEL.onnx or -o WEIGHTS.safetensors");
-  bool model = ends_with(options->output, ".onnx"), tensors = ends_with(options->output, ".safetensors");
+  bool model = has_suffix(options->output, ".onnx"), tensors = has_suffix(options->output, ".safetensors");
   if (!model && !tensors) FAIL(USAGE, NULL, "'%s' ends neither in .onnx nor in .safetensors", options->output);
   if (options->torch && model) FAIL(USAGE, NULL, "--torch makes a state_dict: -o FILE.safetensors, not '%s'", options->output);
   TRY(checkpoint_open(options->input, checkpoint));

@@ -7,6 +7,7 @@
 #include "../frontend/plan_file.h"
 #include "../frontend/text_weights.h"
 #include "../ir/parse.h"
+#include "../ir/path.h"
 #include "../ir/print.h"
 #include "../ir/verify_graph.h"
 #include "command.h"
@@ -15,12 +16,7 @@
 static const size_t TEXT_BYTES_MAX = (size_t)1 << 30;
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;
 
-static bool ends_with(const char *path, const char *suffix) {
-  size_t n = strlen(path), k = strlen(suffix);
-  return n >= k && !strcmp(path + n - k, suffix);
-}
-
-static bool is_text(const char *path) { return !strcmp(path, "-") || ends_with(path, ".onnxtxt"); }
+static bool is_text(const char *path) { return !strcmp(path, "-") || has_suffix(path, ".onnxtxt"); }
 
 // ---- In -----------------------------------------------------------------------------------------------------------------------
 
@@ -54,8 +50,8 @@ static Status read_text(const char *path, char **out, size_t *out_bytes) {
 // What places of data in text are relative to: the folder of the file, "." for the current one.
 static const char *folder_of(const Options *options, char *out, size_t out_bytes) {
   if (options->data_folder) return options->data_folder;
-  const char *slash = strrchr(options->input, '/');
-  snprintf(out, out_bytes, "%.*s", slash ? (int)(slash - options->input) + (slash == options->input) : 1, slash ? options->input : ".");
+  PathFolder folder = path_folder(options->input);
+  snprintf(out, out_bytes, "%.*s", folder.bytes, folder.at);
   return out;
 }
 
@@ -126,7 +122,7 @@ static Status write_text(const Options *options, const Graph *graph) {
 static Status write_graph(const Options *options, const Graph *graph) {
   if (options->output) TRY(command_make_folders(options->output));
   if (!options->output || is_text(options->output)) return write_text(options, graph);
-  if (ends_with(options->output, ".onnx")) return graph_write_onnx(graph, options->output);
+  if (has_suffix(options->output, ".onnx")) return graph_write_onnx(graph, options->output);
   FAIL(USAGE, NULL, "-o %s: the name of the file says what to write: .onnxtxt or .onnx", options->output);
 }
 

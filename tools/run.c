@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../ir/hex.h"
+#include "../ir/path.h"
 #include "../kernels/ops.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/data.h"
@@ -313,9 +314,9 @@ static bool may_vary(const Run *run) {
 static Status check_target(const char *option, const char *path) {
   char folder[4096];
   struct stat st;
-  const char *slash = path ? strrchr(path, '/') : NULL;
   if (!path) return STATUS_OK;
-  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + (slash == path) : 1, slash ? path : ".");
+  PathFolder part = path_folder(path);
+  snprintf(folder, sizeof folder, "%.*s", part.bytes, part.at);
   bool there = stat(path, &st) == 0;
   if (!*path || (there && S_ISDIR(st.st_mode))) FAIL(USAGE, NULL, "--%s '%s' is a folder; it must be a file", option, path);
   if (there && S_ISREG(st.st_mode) && access(path, W_OK)) FAIL(IO, NULL, "--%s '%s' cannot be written: %s", option, path, strerror(errno));
