@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "../ir/clock.h"
+#include "../ir/path.h"
 #include "../ir/print.h"
 #include "../ir/verify_graph.h"
 #include "pass_list.h"
@@ -160,17 +161,17 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
 // The graph before the pass that failed, and how to run it again. The pass's error is what the caller gets; failing to write only adds to it.
 static Status write_reproducer(const PassRun *run, const Pass *pass, const char *folder, const char *before, Status failure) {
   FILE *file = fopen(run->reproducer, "w");
-  bool written = file && fprintf(file, "# tessera opt %s --passes=%s%s%s\n%s", run->reproducer, pass->name, folder ? " --data-folder=" : "",
-                                 folder ? folder : "", before) > 0;
+  const char *given = run->command_options ? run->command_options : "";
+  bool written = file && fprintf(file, "# tessera opt %s --passes=%s%s%s%s%s\n%s", run->reproducer, pass->name, *given ? " " : "", given,
+                                 folder ? " --data-folder=" : "", folder ? folder : "", before) > 0;
   if (file && fclose(file)) written = false;
   return status_context(failure, written ? "the graph before it is in %s" : "%s cannot be written", run->reproducer);
 }
 
 static Status run_reproducible(Graph *graph, const Pass *pass, const CompileOptions *options, const PassRun *run, Arena *arena) {
   char *before, folder[4096];
-  const char *slash = options->model_path ? strrchr(options->model_path, '/') : NULL;
-  int folder_bytes = slash ? (int)(slash - options->model_path) + (slash == options->model_path) : 1;
-  snprintf(folder, sizeof folder, "%.*s", folder_bytes, slash ? options->model_path : ".");
+  PathFolder part = path_folder(options->model_path ? options->model_path : "");
+  snprintf(folder, sizeof folder, "%.*s", part.bytes, part.at);
   TRY(text_guarded(graph, &(PrintOptions){.base_dir = folder}, arena, &before));
   Status s = run_pass(graph, pass, options, run, arena);
   return s && status_code(s) != STATUS_USAGE ? write_reproducer(run, pass, options->model_path ? folder : NULL, before, s) : s;

@@ -58,6 +58,7 @@ typedef struct PassRun {
   const char *print_after;       // pass name, "all" or NULL: prints the text form to `log`
   const char *stop_after;        // NULL: run all
   const char *reproducer;        // file: when a pass fails, the graph before it in text form, with the command; NULL: none
+  const char *command_options;   // for that command: the options that passes were given, as `tessera opt` takes them; "" or NULL: none
   FILE *log;
 } PassRun;
 

@@ -9,6 +9,7 @@
 #include "../frontend/plan_file.h"
 #include "../ir/clock.h"
 #include "../ir/hex.h"
+#include "../ir/path.h"
 #include "../runtime/safetensors.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
@@ -30,11 +31,6 @@ static Status read_plan(Flow *flow) {
 static Status list_inputs(Flow *flow) {
   ARENA_GUARD(flow->arena);
   ARENA_RETURN(flow->arena, flow->is_plan ? read_plan(flow) : model_inputs(flow->model, flow->arena, &flow->inputs, &flow->n_inputs));
-}
-
-static bool has_suffix(const char *text, const char *suffix) {
-  size_t n = strlen(text), m = strlen(suffix);
-  return n >= m && !strcmp(text + n - m, suffix);
 }
 
 // Values for inputs that are parameters: training graphs keep theirs outside.
@@ -240,9 +236,10 @@ Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t
   return STATUS_OK;
 }
 
-static Status split_guarded(const char *text, Arena *arena, const char *const **out) {
+static Status fill_guarded(const Options *options, const char *given, Arena *arena, PassRun *out) {
   ARENA_GUARD(arena);
-  *out = flow_split_list(text, arena);
+  out->skip = flow_split_list(options->skip_passes, arena);
+  out->command_options = arena_string(arena, given);
   ARENA_RETURN(arena, STATUS_OK);
 }
 
@@ -251,7 +248,11 @@ Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
     .verify_each = options->verify_each, .time_passes = options->time_passes, .print_diff = options->print_ir_diff,
     .print_after = options->print_ir_after, .stop_after = options->stop_after, .reproducer = options->reproducer, .log = stderr,
   };
-  return split_guarded(options->skip_passes, arena, &out->skip);
+  char *given = NULL;
+  TRY(options_of_passes(options, &given));
+  Status status = fill_guarded(options, given, arena, out);
+  free(given);
+  return status;
 }
 
 Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
@@ -375,12 +376,10 @@ Status flow_compile(Flow *flow, const Options *options, const Data *data, bool v
 // The recorded path as it is; else that path, or its last part, from the plan's folder.
 static const char *find_source(const Flow *flow, const char *recorded) {
   if (access(recorded, R_OK) == 0 || recorded[0] == '/') return recorded;
-  const char *plan = model_path(flow->model), *slash = strrchr(plan, '/');
-  const char *last = strrchr(recorded, '/');
-  int folder = slash ? (int)(slash - plan) : 1;
-  const char *beside = arena_printf(flow->arena, "%.*s/%s", folder, slash ? plan : ".", recorded);
-  if (access(beside, R_OK) == 0 || !last) return beside;
-  const char *same_folder = arena_printf(flow->arena, "%.*s/%s", folder, slash ? plan : ".", last + 1);
+  PathFolder folder = path_folder(model_path(flow->model));
+  const char *beside = arena_printf(flow->arena, "%.*s/%s", folder.bytes, folder.at, recorded);
+  if (access(beside, R_OK) == 0 || path_name(recorded) == recorded) return beside;
+  const char *same_folder = arena_printf(flow->arena, "%.*s/%s", folder.bytes, folder.at, path_name(recorded));
   return access(same_folder, R_OK) == 0 ? same_folder : recorded;
 }
 

@@ -48,7 +48,7 @@ MUST_USE Status flow_open_source(Flow *flow, const Options *options);
 // The options in the compiler's terms, checked; they point into `options` and `flow`.
 MUST_USE Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out);
 
-// How the runner of passes is to behave; `skip` items lie in `arena`.
+// How the runner of passes is to behave; `skip` and `command_options` lie in `arena`.
 MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);
 
 // Splits "a,b,c" into a NULL-terminated list in `arena`; NULL stays NULL.

@@ -219,23 +219,6 @@ static Status find_row(const char *word, unsigned command, const Row **out_row, 
   return unknown_option(copy, command);
 }
 
-static Status quote_command_line(int argc, char **argv, const char **out) {
-  size_t bytes = 1;
-  for (int i = 0; i < argc; i++) bytes += 4 * strlen(argv[i]) + 3;
-  char *text = malloc(bytes), *p = text;
-  if (!text) FAIL(RESOURCE, NULL, "out of memory for the command line");
-  for (int i = 0; i < argc; i++) {
-    if (i) *p++ = ' ';
-    bool plain = argv[i][0] && !argv[i][strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%")];
-    if (!plain) *p++ = '\'';
-    for (const char *c = argv[i]; *c; c++) p = *c == '\'' ? stpcpy(p, "'\\''") : (*p = *c, p + 1);
-    if (!plain) *p++ = '\'';
-  }
-  *p = 0;
-  *out = text;
-  return STATUS_OK;
-}
-
 static Status parse_option(int argc, char **argv, int *i, unsigned command, Options *out) {
   const Row *row = NULL;
   const char *value = NULL;
@@ -254,7 +237,6 @@ Status options_parse(int argc, char **argv, int first, unsigned command, Options
   *out = (Options){0};
   for (int i = 0; i < N_ROWS; i++)
     if (rows[i].fallback) TRY(set_field(&rows[i], rows[i].fallback, false, out));
-  TRY(quote_command_line(argc, argv, &out->command_line));
   bool only_arguments = false;
   for (int i = first; i < argc; i++) {
     if (!only_arguments && !strcmp(argv[i], "--")) {
@@ -347,21 +329,47 @@ static Status record_row(const Row *row, const Options *options, TextList *out) 
   return STATUS_OK;
 }
 
-Status options_record(const Options *options, bool given, unsigned except, TextList *out) {
+// Of the rows with all bits of `with` and none of `except`.
+static Status record_rows(const Options *options, bool given, unsigned with, unsigned except, TextList *out) {
   *out = (TextList){0};
   Status status = STATUS_OK;
   for (int i = 0; i < N_ROWS && !status; i++) {
     const Row *row = &rows[i];
-    if (!(row->commands & RESULT) || row->commands & except || is_given(row, options) != given || (!given && !row->fallback)) continue;
+    if ((row->commands & with) != with || row->commands & except || is_given(row, options) != given || (!given && !row->fallback)) continue;
     status = record_row(row, options, out);
   }
   if (status) options_free_texts(out);
   return status;
 }
 
+Status options_record(const Options *options, bool given, unsigned except, TextList *out) { return record_rows(options, given, RESULT, except, out); }
+
+static char *quote(char *p, const char *word) {
+  bool plain = word[0] && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%")];
+  if (!plain) *p++ = '\'';
+  for (const char *c = word; *c; c++) p = *c == '\'' ? stpcpy(p, "'\\''") : (*p = *c, p + 1);
+  if (!plain) *p++ = '\'';
+  return p;
+}
+
+Status options_of_passes(const Options *options, char **out) {
+  TextList texts;
+  TRY(record_rows(options, true, FIXED | OPT, SHOW, &texts));
+  size_t bytes = 1;
+  for (int i = 0; i < texts.n; i++) bytes += 4 * strlen(texts.items[i]) + 3;
+  char *p = *out = malloc(bytes);
+  for (int i = 0; i < texts.n && p; i++) {
+    if (i) *p++ = ' ';
+    p = quote(p, texts.items[i]);
+  }
+  if (p) *p = 0;
+  options_free_texts(&texts);
+  if (!p) FAIL(RESOURCE, NULL, "out of memory for the options");
+  return STATUS_OK;
+}
+
 static Status copy_options(const Options *base, Options *out) {
   *out = *base;
-  out->command_line = NULL;
   for (int i = 0; i < N_ROWS; i++)                            // ours from here on, also when a copy fails
     if (rows[i].kind == KIND_LIST || rows[i].kind == KIND_REALS) memset((char *)out + rows[i].offset, 0, rows[i].kind == KIND_LIST ? sizeof(TextList) : sizeof(RealList));
   for (int i = 0; i < N_ROWS; i++) {
@@ -375,8 +383,6 @@ static Status copy_options(const Options *base, Options *out) {
     memcpy(items, reals->items, (size_t)reals->n * sizeof *items);
     *(RealList *)to = (RealList){items, reals->n};
   }
-  out->command_line = strdup(base->command_line);
-  if (!out->command_line) FAIL(RESOURCE, NULL, "out of memory for the command line");
   return STATUS_OK;
 }
 
@@ -451,7 +457,6 @@ Status options_resume(const Options *base, const RecordedOptions *from, unsigned
     swap_bytes((char *)out + row->offset, (char *)&was + row->offset, kind_bytes(row->kind));     // so that each list has one owner
     *(bool *)((char *)out + row->given_offset) = given;
   }
-  was.command_line = NULL;
   options_finish(&was);
   return status;
 }
@@ -462,7 +467,6 @@ void options_finish(Options *options) {
     if (rows[i].kind == KIND_LIST) free(((TextList *)field)->items);
     if (rows[i].kind == KIND_REALS) free(((RealList *)field)->items);
   }
-  free((char *)(uintptr_t)options->command_line);
   *options = (Options){0};
 }
 

@@ -28,7 +28,6 @@ typedef RealList OptionREALS;
 
 typedef struct Options {
   const char *input;            // the one positional argument: MODEL, PLAN, CHECKPOINT; NULL: none
-  const char *command_line;     // heap; all arguments as they were given, quoted for a shell
   bool help;
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) Option##kind field;
 #include "options.def"
@@ -53,6 +52,9 @@ void options_print_exit_codes(FILE *to);
 // line, or (given false) the others at their defaults. Strings are heap: options_free_texts.
 MUST_USE Status options_record(const Options *options, bool given, unsigned except, TextList *out);
 void options_free_texts(TextList *texts);
+
+// The options on the command line that passes read, as `opt` takes them, quoted for a shell: "--ranks=4 --labels='a b'"; "" for none. *out: heap.
+MUST_USE Status options_of_passes(const Options *options, char **out);
 
 // A copy of `base` in which what the command line does not say is as it was recorded: `recorded` counts as given then, `defaults` does not. *taken:
 // what was taken up and differs from the defaults of now; *changed: what the command line says otherwise, as "--lr=0.1 (was --lr=0.001)". Both are
