@@ -58,6 +58,7 @@ SKIP = {
     "Attention": lambda c: ("softcap" in c["attributes"] and len(c["outputs"]) > 3 and not c["attributes"].get("qk_matmul_output_mode"))
     or any(0 in t["dims"] for t in c["inputs"] if t),
     "BatchNormalization": lambda c: max(map(abs, floats(c["inputs"][0])), default=0) > 100,   # its variance is a sum in f32
+    "ConvTranspose": lambda c: c["attributes"].get("group", 1) > 1 or 0 in c["inputs"][0]["dims"] or c["attributes"].get("output_padding", [0])[0] > 1,
     "GroupNormalization": lambda c: c["inputs"][0]["dtype"] == "double" or 0 in c["inputs"][0]["dims"],
     "GlobalLpPool": lambda c: True,                                  # it has none
     "GlobalMaxPool": lambda c: len(c["inputs"][0]["dims"]) != 4,
