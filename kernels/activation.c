@@ -14,7 +14,9 @@ static const AttrSpec alpha_one_attrs[] = {FLOAT_ATTR("alpha", alpha, 1, "factor
 static const AttrSpec selu_attrs[] = {FLOAT_ATTR("alpha", alpha, 1.6732631921768188f, "factor of the exponential"),
                                       FLOAT_ATTR("gamma", beta, 1.0507010221481323f, "factor of all"), {0}};
 static const AttrSpec leaky_attrs[] = {FLOAT_ATTR("alpha", alpha, 0.009999999776482582f, "slope below 0"), {0}};
-static const AttrSpec hard_sigmoid_attrs[] = {FLOAT_ATTR("alpha", alpha, 0.20000000298023224f, "slope"), FLOAT_ATTR("beta", beta, 0.5f, "value at 0"), {0}};
+static const AttrSpec hard_sigmoid_attrs[] = {FLOAT_ATTR("alpha", alpha, 0.20000000298023224f, "slope"),
+                                              FLOAT_ATTR("beta", beta, 0.5f, "value at 0"),
+                                              {0}};
 static const AttrSpec shrink_attrs[] = {FLOAT_ATTR("bias", alpha, 0, "taken off outside"), FLOAT_ATTR("lambd", beta, 0.5f, "0 within +- this"), {0}};
 static const AttrSpec gelu_attrs[] = {
     {"approximate", ATTR_STRING, offsetof(ActivationAttrs, text), .default_string = "none", .help = "none or tanh"}, {0}};
@@ -196,7 +198,8 @@ static Status activation_infer(Node *node, Arena *arena) {
   bool any_number = node->op == &op_Shrink && dtype_is_integer(x->dtype);
   if (!dtype_is_float(x->dtype) && !any_number)
     FAIL(MALFORMED, node->name, "%s: input '%s' of %s; a float is needed", node->op->name, node->inputs[0]->name, dtype_name(x->dtype));
-  if (!activation_of(node)) FAIL(MALFORMED, node->name, "%s: \"%s\" is none of the known functions", node->op->name, ((const ActivationAttrs *)node->attrs)->text);
+  if (!activation_of(node))
+    FAIL(MALFORMED, node->name, "%s: \"%s\" is none of the known functions", node->op->name, ((const ActivationAttrs *)node->attrs)->text);
   if (node->op == &op_Celu && ((const ActivationAttrs *)node->attrs)->alpha == 0) FAIL(MALFORMED, node->name, "Celu: alpha must not be 0");
   if (is_gradient(node) && !type_equal(x, &node->inputs[1]->type)) FAIL(MALFORMED, node->name, "x and dy must be of one type");
   node->outputs[0]->type = *x;
@@ -287,7 +290,8 @@ static Status prelu_infer(Node *node, Arena *arena) {
   char have[160], want[160];
   Type y = *x;
   if (x->dtype != slope->dtype || !(dtype_is_float(x->dtype) || dtype_is_integer(x->dtype)))
-    FAIL(MALFORMED, node->name, "PRelu: X is %s and slope is %s; numbers of one type are needed", type_text(x, have, sizeof have), type_text(slope, want, sizeof want));
+    FAIL(MALFORMED, node->name, "PRelu: X is %s and slope is %s; numbers of one type are needed", type_text(x, have, sizeof have),
+         type_text(slope, want, sizeof want));
   TRY(broadcast_infer(node, 0, &y));
   if (!type_same_shape(&y, x))
     FAIL(MALFORMED, node->name, "PRelu: slope %s does not broadcast to X %s", type_text(slope, want, sizeof want), type_text(x, have, sizeof have));

@@ -10,8 +10,9 @@ void *adapted_attr(Adapted *a, const char *name) {
 }
 
 static size_t attr_bytes(AttrType type) {
-  static const size_t bytes[] = {[ATTR_INT] = sizeof(int64_t), [ATTR_FLOAT] = sizeof(float), [ATTR_STRING] = sizeof(char *), [ATTR_INTS] = sizeof(AttrInts),
-                                 [ATTR_FLOATS] = sizeof(AttrFloats), [ATTR_STRINGS] = sizeof(AttrStrings), [ATTR_TENSOR] = sizeof(void *)};
+  static const size_t bytes[] = {
+      [ATTR_INT] = sizeof(int64_t),       [ATTR_FLOAT] = sizeof(float),         [ATTR_STRING] = sizeof(char *), [ATTR_INTS] = sizeof(AttrInts),
+      [ATTR_FLOATS] = sizeof(AttrFloats), [ATTR_STRINGS] = sizeof(AttrStrings), [ATTR_TENSOR] = sizeof(void *)};
   return bytes[type];
 }
 

@@ -15,10 +15,12 @@ typedef struct AttentionAttrs {
 static const AttrSpec attention_attrs[] = {
     {"is_causal", ATTR_INT, offsetof(AttentionAttrs, is_causal), .min = 0, .max = 1, .help = "query i sees the keys up to its own place"},
     {"kv_num_heads", ATTR_INT, offsetof(AttentionAttrs, kv_num_heads), .default_int = ATTR_ABSENT, .help = "heads of K and V with three axes"},
-    {"left_window_size", ATTR_INT, offsetof(AttentionAttrs, left), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "keys to the left; -1: all"},
+    {"left_window_size", ATTR_INT, offsetof(AttentionAttrs, left), .default_int = -1, .min = -1, .max = INT32_MAX,
+     .help = "keys to the left; -1: all"},
     {"q_num_heads", ATTR_INT, offsetof(AttentionAttrs, q_num_heads), .default_int = ATTR_ABSENT, .help = "heads of Q with three axes"},
     {"qk_matmul_output_mode", ATTR_INT, offsetof(AttentionAttrs, mode), .min = 0, .max = 3, .help = "0 raw, 1 softened, 2 biased, 3 probabilities"},
-    {"right_window_size", ATTR_INT, offsetof(AttentionAttrs, right), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "keys to the right; -1: all"},
+    {"right_window_size", ATTR_INT, offsetof(AttentionAttrs, right), .default_int = -1, .min = -1, .max = INT32_MAX,
+     .help = "keys to the right; -1: all"},
     {"scale", ATTR_FLOAT, offsetof(AttentionAttrs, scale), .help = "factor of the scores; 0: 1 / sqrt(head size)"},
     {"softcap", ATTR_FLOAT, offsetof(AttentionAttrs, softcap), .help = "bound of the scores through tanh; 0: none"},
     {"softmax_precision", ATTR_INT, offsetof(AttentionAttrs, softmax_precision), .default_int = ATTR_ABSENT, .help = "never less than float is used"},
@@ -38,8 +40,10 @@ static Status heads_of(const Node *node, int input, int64_t heads, Heads *out) {
   const Value *v = node->inputs[input];
   const Type *t = &v->type;
   char text[160];
-  if (!dtype_is_float(t->dtype) || t->dtype != node->inputs[IN_Q]->type.dtype || t->rank != node->inputs[IN_Q]->type.rank || (t->rank != 3 && t->rank != 4))
-    FAIL(MALFORMED, node->name, "'%s' is %s; Q, K and V must be floats of one type with three or four axes", v->name, type_text(t, text, sizeof text));
+  if (!dtype_is_float(t->dtype) || t->dtype != node->inputs[IN_Q]->type.dtype || t->rank != node->inputs[IN_Q]->type.rank ||
+      (t->rank != 3 && t->rank != 4))
+    FAIL(MALFORMED, node->name, "'%s' is %s; Q, K and V must be floats of one type with three or four axes", v->name,
+         type_text(t, text, sizeof text));
   if (t->rank == 4) {
     *out = (Heads){t->dims[0], t->dims[1], t->dims[2], t->dims[3]};
     return NULL;
@@ -70,8 +74,8 @@ static Status past_make(const Node *node, Attention *a) {
     Type want_k = cache_type(a, dtype, a->past, a->head), want_v = cache_type(a, dtype, a->past, a->v_head);
     char k_text[160], v_text[160];
     if (!type_equal(k, &want_k) || !type_equal(v, &want_v))
-      FAIL(MALFORMED, node->name, "past_key is %s and past_value %s; they must be [batch, kv heads, past length, head size]", type_text(k, k_text, sizeof k_text),
-           type_text(v, v_text, sizeof v_text));
+      FAIL(MALFORMED, node->name, "past_key is %s and past_value %s; they must be [batch, kv heads, past length, head size]",
+           type_text(k, k_text, sizeof k_text), type_text(v, v_text, sizeof v_text));
   }
   a->total = a->past + a->kv_len;
   if (!node_has_input(node, IN_LENGTHS)) return NULL;
@@ -89,7 +93,8 @@ static Status mask_make(const Node *node, Attention *a) {
   Dtype dtype = input_type(node, IN_Q)->dtype;
   Type whole = scores_type(a, dtype), joined;
   char have[160], want[160];
-  if (mask->rank > 0 && mask->dims[mask->rank - 1] != 1 && mask->dims[mask->rank - 1] < a->total) a->mask_len = whole.dims[3] = mask->dims[mask->rank - 1];
+  if (mask->rank > 0 && mask->dims[mask->rank - 1] != 1 && mask->dims[mask->rank - 1] < a->total)
+    a->mask_len = whole.dims[3] = mask->dims[mask->rank - 1];
   bool fits = (mask->dtype == DTYPE_BOOL || mask->dtype == dtype) && mask->rank <= 4;
   if (fits) TRY(type_broadcast(mask, &whole, node->name, &joined));
   if (!fits || !type_same_shape(&joined, &whole))
@@ -112,9 +117,10 @@ static Status attention_make(const Node *node, Attention *out) {
                  .softcap = (double)attrs->softcap, .scores_mode = (int)attrs->mode,
                  .scale = attrs->scale != 0 ? (double)attrs->scale : q.width ? 1 / sqrt((double)q.width) : 1};
   if (k.batch != q.batch || v.batch != q.batch || k.heads != v.heads || k.length != v.length || k.width != q.width || !k.heads || q.heads % k.heads)
-    FAIL(MALFORMED, node->name, "Q has %lld samples, %lld heads of %lld; K %lld, %lld of %lld, length %lld; V %lld, %lld, length %lld: they do not fit",
-         (long long)q.batch, (long long)q.heads, (long long)q.width, (long long)k.batch, (long long)k.heads, (long long)k.width, (long long)k.length,
-         (long long)v.batch, (long long)v.heads, (long long)v.length);
+    FAIL(MALFORMED, node->name,
+         "Q has %lld samples, %lld heads of %lld; K %lld, %lld of %lld, length %lld; V %lld, %lld, length %lld: they do not fit", (long long)q.batch,
+         (long long)q.heads, (long long)q.width, (long long)k.batch, (long long)k.heads, (long long)k.width, (long long)k.length, (long long)v.batch,
+         (long long)v.heads, (long long)v.length);
   TRY(past_make(node, &a));
   TRY(mask_make(node, &a));
   *out = a;
@@ -255,7 +261,8 @@ static Status attention_grad_infer(Node *node, Arena *arena) {
            type_text(&want[i - IN_DY], want_text, sizeof want_text));
   for (int o = 0; o < node->n_outputs; o++) {
     if (!node->outputs[o]) continue;
-    if (!node_has_input(node, o) || !dtype_is_float(node->inputs[o]->type.dtype)) FAIL(MALFORMED, node->name, "output %d is the gradient of no float input", o);
+    if (!node_has_input(node, o) || !dtype_is_float(node->inputs[o]->type.dtype))
+      FAIL(MALFORMED, node->name, "output %d is the gradient of no float input", o);
     node->outputs[o]->type = node->inputs[o]->type;
   }
   return NULL;

@@ -35,9 +35,9 @@ int64_t attention_space_elems(const Attention *a, bool back);
 // Operands that are NULL are absent or not wanted. dmask has `mask_elems` elements.
 void attention_forward_f64(const Attention *a, const AttentionForward_f64 *io, const Loops *loops, double *space);
 void attention_forward_f32(const Attention *a, const AttentionForward_f32 *io, const Loops *loops, float *space);
-void attention_backward_f64(const Attention *a, const AttentionForward_f64 *io, const AttentionBackward_f64 *g, int64_t mask_elems, const Loops *loops,
-                            double *space);
-void attention_backward_f32(const Attention *a, const AttentionForward_f32 *io, const AttentionBackward_f32 *g, int64_t mask_elems, const Loops *loops,
-                            float *space);
+void attention_backward_f64(const Attention *a, const AttentionForward_f64 *io, const AttentionBackward_f64 *g, int64_t mask_elems,
+                            const Loops *loops, double *space);
+void attention_backward_f32(const Attention *a, const AttentionForward_f32 *io, const AttentionBackward_f32 *g, int64_t mask_elems,
+                            const Loops *loops, float *space);
 
 #endif

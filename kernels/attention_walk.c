@@ -90,7 +90,9 @@ static Range range_of(const Attention *a, int64_t b, int64_t i) {
   return r;
 }
 
-static int64_t mask_at(const Attention *a, int64_t b, int64_t h, int64_t i) { return b * a->mask_strides[0] + h * a->mask_strides[1] + i * a->mask_strides[2]; }
+static int64_t mask_at(const Attention *a, int64_t b, int64_t h, int64_t i) {
+  return b * a->mask_strides[0] + h * a->mask_strides[1] + i * a->mask_strides[2];
+}
 
 // What is added to the score of key j: 0, the mask, or -inf.
 static Real bias_at(const Attention *a, const Real *mask, int64_t row, int64_t j) {
@@ -137,8 +139,8 @@ static void normalise(const Attention *a, const Loops *loops, Real *p, const Rea
 }
 
 // The fourth output for one query: raw, softened, biased scores or probabilities of all keys.
-static void scores_out(const Attention *a, const Loops *loops, Real *out, const Real *q, const Real *k_turned, const Real *mask, int64_t row, Range seen,
-                       const Real *p) {
+static void scores_out(const Attention *a, const Loops *loops, Real *out, const Real *q, const Real *k_turned, const Real *mask, int64_t row,
+                       Range seen, const Real *p) {
   Range all = {0, a->total};
   if (a->scores_mode == 3) {
     for (int64_t j = 0; j < a->total; j++) out[j] = j >= seen.from && j < seen.end ? p[j] : 0;
@@ -179,8 +181,8 @@ void NAME(attention_forward)(const Attention *a, const NAME(AttentionForward) *i
 
 typedef struct Back { Real *k, *k_turned, *v_turned, *dk, *dv, *p, *dp, *slope; } Back;
 
-static void query_back(const Attention *a, const NAME(AttentionForward) *io, const NAME(AttentionBackward) *g, const Loops *loops, const Back *w, int64_t b,
-                       int64_t h, int64_t i) {
+static void query_back(const Attention *a, const NAME(AttentionForward) * io, const NAME(AttentionBackward) * g, const Loops *loops, const Back *w,
+                       int64_t b, int64_t h, int64_t i) {
   const Real *q = io->q + q_row(a, b, h, i, a->head), *dy = g->dy ? g->dy + q_row(a, b, h, i, a->v_head) : NULL;
   Real *dq = g->dq ? g->dq + q_row(a, b, h, i, a->head) : NULL;
   Range r = range_of(a, b, i);

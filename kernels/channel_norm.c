@@ -12,14 +12,20 @@
 typedef struct ChannelAttrs { float epsilon, momentum; int64_t training_mode, num_groups, stash_type; } ChannelAttrs;
 #define EPSILON_ATTR {"epsilon", ATTR_FLOAT, offsetof(ChannelAttrs, epsilon), .default_float = 1e-5f, .help = "added to the variance"}
 #define TRAINING_ATTR {"training_mode", ATTR_INT, offsetof(ChannelAttrs, training_mode), .min = 0, .max = 1, .help = "1: statistics of this batch"}
-#define GROUPS_ATTR {"num_groups", ATTR_INT, offsetof(ChannelAttrs, num_groups), .required = true, .default_int = 1, .min = 1, .max = INT32_MAX, .help = "groups of channels"}
+#define GROUPS_ATTR                                                                                                                                  \
+  {                                                                                                                                                  \
+    "num_groups", ATTR_INT, offsetof(ChannelAttrs, num_groups), .required = true, .default_int = 1, .min = 1, .max = INT32_MAX,                      \
+                                                                .help = "groups of channels"                                                         \
+  }
 static const AttrSpec batch_attrs[] = {
     EPSILON_ATTR, TRAINING_ATTR,
     {"momentum", ATTR_FLOAT, offsetof(ChannelAttrs, momentum), .default_float = 0.9f, .help = "share that the running statistics keep"}, {0}};
 static const AttrSpec batch_grad_attrs[] = {EPSILON_ATTR, TRAINING_ATTR, {0}};
-static const AttrSpec group_attrs[] = {
-    EPSILON_ATTR, GROUPS_ATTR,
-    {"stash_type", ATTR_INT, offsetof(ChannelAttrs, stash_type), .default_int = 1, .help = "type of the statistics; they are never narrower than float"}, {0}};
+static const AttrSpec group_attrs[] = {EPSILON_ATTR,
+                                       GROUPS_ATTR,
+                                       {"stash_type", ATTR_INT, offsetof(ChannelAttrs, stash_type), .default_int = 1,
+                                        .help = "type of the statistics; they are never narrower than float"},
+                                       {0}};
 static const AttrSpec group_grad_attrs[] = {EPSILON_ATTR, GROUPS_ATTR, {0}};
 static const AttrSpec instance_attrs[] = {EPSILON_ATTR, {0}};
 
@@ -77,7 +83,8 @@ static void segment_affine(const KernelContext *c, int64_t at, int64_t n, double
 }
 
 // dx = p dy - q (x - shift) - r
-static void segment_gradient(const KernelContext *c, int dy_input, int x_input, int64_t at, int64_t n, double p, double q, double shift, double r, bool fast) {
+static void segment_gradient(const KernelContext *c, int dy_input, int x_input, int64_t at, int64_t n, double p, double q, double shift, double r,
+                             bool fast) {
   if (!fast) {
     for (int64_t k = at; k < at + n; k++) out_f(c, 0, k, p * in_f(c, dy_input, k) - q * (in_f(c, x_input, k) - shift) - r);
     return;
@@ -124,7 +131,8 @@ static Status batch_infer(Node *node, Arena *arena) {
   if (node->outputs[0]) node->outputs[0]->type = *x;
   for (int o = 1; o < node->n_outputs; o++) {
     if (!node->outputs[o]) continue;
-    if (!in_training(node)) FAIL(MALFORMED, node->name, "output '%s': running statistics are outputs under training_mode = 1 only", node->outputs[o]->name);
+    if (!in_training(node))
+      FAIL(MALFORMED, node->name, "output '%s': running statistics are outputs under training_mode = 1 only", node->outputs[o]->name);
     node->outputs[o]->type = node->inputs[BATCH_MEAN + o - 1]->type;
   }
   return NULL;
@@ -141,7 +149,8 @@ static Status batch_run(const KernelContext *c, bool fast) {
     if (has_output(c, 1)) out_f(c, 1, channel, given.mean * momentum + m.mean * (1 - momentum));
     if (has_output(c, 2)) out_f(c, 2, channel, given.variance * momentum + m.variance * (1 - momentum));
     double factor = in_f(c, BATCH_SCALE, channel) / sqrt(m.variance + (double)a->epsilon), bias = in_f(c, BATCH_BIAS, channel);
-    for (int64_t n = 0; has_output(c, 0) && n < set.segments; n++) segment_affine(c, set.base + n * set.stride, set.length, factor, m.mean, bias, fast);
+    for (int64_t n = 0; has_output(c, 0) && n < set.segments; n++)
+      segment_affine(c, set.base + n * set.stride, set.length, factor, m.mean, bias, fast);
   }
   return NULL;
 }
@@ -152,11 +161,12 @@ static Status batch_grad(Grad *g) {
   const Node *node = g->node;
   const ChannelAttrs *a = node->attrs;
   for (int o = 1; o < node->n_outputs; o++)
-    if (node->outputs[o] && g->dy[o]) FAIL(UNSUPPORTED, node->name, "the loss depends on '%s': running statistics have no gradient", node->outputs[o]->name);
+    if (node->outputs[o] && g->dy[o])
+      FAIL(UNSUPPORTED, node->name, "the loss depends on '%s': running statistics have no gradient", node->outputs[o]->name);
   if (!g->dy[0]) return NULL;
   Value *mean = a->training_mode ? NULL : node->inputs[BATCH_MEAN], *var = a->training_mode ? NULL : node->inputs[BATCH_VAR];
-  Node *grad = emit_node(g->emit, &op_BatchNormalizationGrad, INPUTS(g->dy[0], node->inputs[BATCH_X], node->inputs[BATCH_SCALE], mean, var), 3, g->wanted,
-                         ATTRS(A_FLOAT("epsilon", a->epsilon), A_INT("training_mode", a->training_mode)));
+  Node *grad = emit_node(g->emit, &op_BatchNormalizationGrad, INPUTS(g->dy[0], node->inputs[BATCH_X], node->inputs[BATCH_SCALE], mean, var), 3,
+                         g->wanted, ATTRS(A_FLOAT("epsilon", a->epsilon), A_INT("training_mode", a->training_mode)));
   for (int i = 0; grad && i < 3; i++)
     if (g->wanted[i]) g->dx[i] = grad->outputs[i];
   return NULL;
@@ -189,7 +199,8 @@ enum { GRAD_DY, GRAD_X, GRAD_SCALE, GRAD_MEAN, GRAD_VAR };
 static Status grad_types(Node *node) {
   const Type *x = &node->inputs[GRAD_X]->type;
   TRY(floats_check(node, x));
-  if (!type_equal(x, &node->inputs[GRAD_DY]->type)) FAIL(MALFORMED, node->name, "'%s' and '%s' must be of one type", node->inputs[GRAD_DY]->name, node->inputs[GRAD_X]->name);
+  if (!type_equal(x, &node->inputs[GRAD_DY]->type))
+    FAIL(MALFORMED, node->name, "'%s' and '%s' must be of one type", node->inputs[GRAD_DY]->name, node->inputs[GRAD_X]->name);
   TRY(channel_check(node, GRAD_SCALE, channels_of(x).channels));
   if (node->outputs[0]) node->outputs[0]->type = *x;
   for (int o = 1; o < node->n_outputs; o++)
@@ -201,7 +212,8 @@ static Status batch_grad_infer(Node *node, Arena *arena) {
   TRY(grad_types(node));
   int64_t channels = channels_of(&node->inputs[GRAD_X]->type).channels;
   if (in_training(node)) return NULL;
-  if (node->n_inputs < 5 || !node->inputs[GRAD_MEAN] || !node->inputs[GRAD_VAR]) FAIL(MALFORMED, node->name, "training_mode = 0 needs the mean and the variance");
+  if (node->n_inputs < 5 || !node->inputs[GRAD_MEAN] || !node->inputs[GRAD_VAR])
+    FAIL(MALFORMED, node->name, "training_mode = 0 needs the mean and the variance");
   TRY(channel_check(node, GRAD_MEAN, channels));
   return channel_check(node, GRAD_VAR, channels);
 }

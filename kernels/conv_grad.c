@@ -8,8 +8,10 @@
 #include "window.h"
 
 typedef struct ConvGradAttrs { WindowAttrs window; int64_t group; } ConvGradAttrs;
-static const AttrSpec conv_grad_attrs[] = {
-    WINDOW_ATTRS(ConvGradAttrs), {"group", ATTR_INT, offsetof(ConvGradAttrs, group), .default_int = 1, .min = 1, .max = INT32_MAX, .help = "groups of channels"}, {0}};
+static const AttrSpec conv_grad_attrs[] = {WINDOW_ATTRS(ConvGradAttrs),
+                                           {"group", ATTR_INT, offsetof(ConvGradAttrs, group), .default_int = 1, .min = 1, .max = INT32_MAX,
+                                            .help = "groups of channels"},
+                                           {0}};
 
 enum { IN_DY, IN_X, IN_W };
 

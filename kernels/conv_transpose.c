@@ -12,7 +12,8 @@ typedef struct TransposeAttrs { WindowAttrs window; int64_t group; AttrInts outp
 static const AttrSpec transpose_attrs[] = {
     WINDOW_ATTRS(TransposeAttrs),
     {"group", ATTR_INT, offsetof(TransposeAttrs, group), .default_int = 1, .min = 1, .max = INT32_MAX, .help = "groups of channels"},
-    {"output_padding", ATTR_INTS, offsetof(TransposeAttrs, output_padding), .min = 0, .max = INT32_MAX, .help = "added at the end of Y, per spatial axis"},
+    {"output_padding", ATTR_INTS, offsetof(TransposeAttrs, output_padding), .min = 0, .max = INT32_MAX,
+     .help = "added at the end of Y, per spatial axis"},
     {"output_shape", ATTR_INTS, offsetof(TransposeAttrs, output_shape), .min = 1, .max = INT32_MAX, .help = "spatial extents of Y; pads follow"},
     {0},
 };
@@ -38,8 +39,8 @@ static Status axis_make(const Node *node, const TransposeAttrs *a, Window *w, in
     w->in[d] = reach + extra - w->pad_begin[d] - w->pad_end[d];
   }
   if (w->in[d] < 0 || w->in[d] > INT32_MAX)
-    FAIL(MALFORMED, node->name, "spatial axis %d: Y would have %lld elements with pads %lld and %lld", axis, (long long)w->in[d], (long long)w->pad_begin[d],
-         (long long)w->pad_end[d]);
+    FAIL(MALFORMED, node->name, "spatial axis %d: Y would have %lld elements with pads %lld and %lld", axis, (long long)w->in[d],
+         (long long)w->pad_begin[d], (long long)w->pad_end[d]);
   return NULL;
 }
 
@@ -55,7 +56,11 @@ static Status transpose_make(const Node *node, LibraryConv *out, Type *y) {
   if ((a->output_padding.n && a->output_padding.n != n) || (a->output_shape.n && a->output_shape.n != n && a->output_shape.n != x->rank))
     FAIL(MALFORMED, node->name, "attributes output_padding and output_shape need %d numbers", n);
   if (w->dims[1] > INT32_MAX) FAIL(MALFORMED, node->name, "W has %lld output channels per group", (long long)w->dims[1]);
-  LibraryConv conv = {.kind = CONV_INPUT_GRAD, .batch = x->dims[0], .in_channels = w->dims[1] * a->group, .out_channels = x->dims[1], .groups = a->group};
+  LibraryConv conv = {.kind = CONV_INPUT_GRAD,
+                      .batch = x->dims[0],
+                      .in_channels = w->dims[1] * a->group,
+                      .out_channels = x->dims[1],
+                      .groups = a->group};
   // The checks of attributes are those of any window; its extents follow from X.
   int64_t wide[WINDOW_AXES] = {INT32_MAX, INT32_MAX, INT32_MAX};
   WindowAttrs plain = a->window;

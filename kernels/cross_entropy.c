@@ -346,7 +346,8 @@ typedef struct NllGradAttrs { LossAttrs loss; AttrInts dims; } NllGradAttrs;
 static const AttrSpec nll_grad_attrs[] = {
     {"ignore_index", ATTR_INT, offsetof(NllGradAttrs, loss.ignore_index), .default_int = ATTR_ABSENT, .help = "labels of this value do not count"},
     {"reduction", ATTR_STRING, offsetof(NllGradAttrs, loss.reduction), .default_string = "mean", .help = "none, sum or mean"},
-    {"dims", ATTR_INTS, offsetof(NllGradAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46, .help = "dimensions of the log-probabilities"},
+    {"dims", ATTR_INTS, offsetof(NllGradAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46,
+     .help = "dimensions of the log-probabilities"},
     {0},
 };
 

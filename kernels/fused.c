@@ -64,7 +64,8 @@ bool fused_operand(const Type *operand, const Type *whole) {
 
 // Every member's result is whole: operators without broadcasting read whole registers only, the others at least one.
 static bool needs_whole(const Op *op, int argument) {
-  return op->min_inputs == 1 || op == &op_ReluGrad || op == &op_TanhGrad || op == &op_ActivationGrad || (op == &op_PowGrad && argument != 1) || (op == &op_Pow && argument == 0);
+  return op->min_inputs == 1 || op == &op_ReluGrad || op == &op_TanhGrad || op == &op_ActivationGrad || (op == &op_PowGrad && argument != 1) ||
+         (op == &op_Pow && argument == 0);
 }
 
 // ---- Attributes of members: floats and strings ------------------------------------------------------------------------------------
@@ -89,7 +90,8 @@ static Status member_attrs(const Node *node, const Op *op, int64_t index, Member
       continue;
     }
     *(float *)(out->bytes + s->offset) = strtof(text, &end);
-    if (end == text || *end) FAIL(MALFORMED, node->name, "FusedElementwise: attribute %s = \"%s\" of member %lld is no number", name, text, (long long)index);
+    if (end == text || *end)
+      FAIL(MALFORMED, node->name, "FusedElementwise: attribute %s = \"%s\" of member %lld is no number", name, text, (long long)index);
   }
   return STATUS_OK;
 }
@@ -228,7 +230,8 @@ static Status fused_walk(const KernelContext *c, char *space, int64_t block_elem
   int64_t rows_per_block = w.row >= block_elems ? 1 : block_elems / w.row;
   for (int i = 0; i < c->n_in; i++) {
     int64_t n = in_elems(c, i);
-    w.registers[i] = (Register){c->in[i].data, n == 1 ? type_scalar(c->in[i].type->dtype) : type_vector(c->in[i].type->dtype, n), n == elems && (n > 1 || elems == 1)};
+    w.registers[i] = (Register){c->in[i].data, n == 1 ? type_scalar(c->in[i].type->dtype) : type_vector(c->in[i].type->dtype, n),
+                                n == elems && (n > 1 || elems == 1)};
   }
   TRY(walk_members(&w, a));
   for (int i = 0; i < w.n_members; i++) w.registers[c->n_in + i].data = space + (int64_t)i * rows_per_block * w.row * w.elem_bytes;

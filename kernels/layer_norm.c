@@ -178,9 +178,9 @@ static Status norm_grad(Grad *g) {
   if (!g->dy[0]) return NULL;
   bool has_bias = node->n_inputs > 2 && node->inputs[2];
   bool mean = takes_mean(node);
-  Node *grad = emit_node(g->emit, mean ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad,
-                         INPUTS(g->dy[0], node->inputs[0], node->inputs[1]), mean ? 3 : 2,
-                         (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]}, ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
+  Node *grad = emit_node(g->emit, mean ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad, INPUTS(g->dy[0], node->inputs[0], node->inputs[1]),
+                         mean ? 3 : 2, (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]},
+                         ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
   if (!grad) return NULL;
   if (g->wanted[0]) g->dx[0] = grad->outputs[0];
   for (int i = 1; i < (has_bias ? 3 : 2); i++)
@@ -203,8 +203,9 @@ const Op op_RMSNormalization = {
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
     .workspace = norm_workspace, .alias = norm_alias};
 
-// ---- LayerNormalizationGrad, RMSNormalizationGrad ------------------------------------------------------------------------------------------------------
-// With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd (RMS: without mean(g)), dscale = sum of dy h over rows, dbias = sum of dy.
+// ---- LayerNormalizationGrad, RMSNormalizationGrad -------------------------------------------------------------------------------
+// With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd (RMS: without mean(g)), dscale = sum of dy h over rows,
+// dbias = sum of dy.
 
 enum { GRAD_DY, GRAD_X, GRAD_SCALE };
 

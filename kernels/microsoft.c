@@ -18,17 +18,24 @@ typedef struct OrtAttrs {
 static const AttrSpec axis_0_attrs[] = {INT_ATTR("axis", axis, 0, "axis"), {0}};
 static const AttrSpec axis_1_attrs[] = {INT_ATTR("axis", axis, 1, "first axis of a row"), {0}};
 static const AttrSpec axis_last_attrs[] = {INT_ATTR("axis", axis, -1, "axis"), {0}};
-static const AttrSpec norm_attrs[] = {INT_ATTR("axis", axis, -1, "first axis of a row"), FLOAT_ATTR("epsilon", epsilon, 1e-5f, "added to the variance"),
-                                      INT_ATTR("stash_type", stash_type, 1, "type of the statistics"), {0}};
-static const AttrSpec matmul_attrs[] = {FLOAT_ATTR("alpha", alpha, 1, "factor"), INT_ATTR("transA", trans_a, 0, "swap A's last axes"),
-                                        INT_ATTR("transB", trans_b, 0, "swap B's last axes"), INT_ATTR("transBatchA", trans_batch_a, 0, "not supported"),
-                                        INT_ATTR("transBatchB", trans_batch_b, 0, "not supported"), {0}};
+static const AttrSpec norm_attrs[] = {INT_ATTR("axis", axis, -1, "first axis of a row"),
+                                      FLOAT_ATTR("epsilon", epsilon, 1e-5f, "added to the variance"),
+                                      INT_ATTR("stash_type", stash_type, 1, "type of the statistics"),
+                                      {0}};
+static const AttrSpec matmul_attrs[] = {FLOAT_ATTR("alpha", alpha, 1, "factor"),
+                                        INT_ATTR("transA", trans_a, 0, "swap A's last axes"),
+                                        INT_ATTR("transB", trans_b, 0, "swap B's last axes"),
+                                        INT_ATTR("transBatchA", trans_batch_a, 0, "not supported"),
+                                        INT_ATTR("transBatchB", trans_batch_b, 0, "not supported"),
+                                        {0}};
 static const AttrSpec loss_attrs[] = {
     INT_ATTR("ignore_index", ignore_index, ATTR_ABSENT, "labels that do not count"),
     {"reduction", ATTR_STRING, offsetof(OrtAttrs, reduction), .default_string = "mean", .help = "none, sum or mean"}, {0}};
 static const AttrSpec loss_internal_attrs[] = {
     {"reduction", ATTR_STRING, offsetof(OrtAttrs, reduction), .default_string = "mean", .help = "none, sum or mean"}, {0}};
-static const AttrSpec reduce_attrs[] = {INT_ATTR("keepdims", keepdims, 1, "keep reduced axes"), INT_ATTR("noop_with_empty_axes", noop, 0, "no axes: all or none"), {0}};
+static const AttrSpec reduce_attrs[] = {INT_ATTR("keepdims", keepdims, 1, "keep reduced axes"),
+                                        INT_ATTR("noop_with_empty_axes", noop, 0, "no axes: all or none"),
+                                        {0}};
 static const AttrSpec quick_attrs[] = {FLOAT_ATTR("alpha", alpha, 1.702f, "slope of the sigmoid"), {0}};
 
 // ---- What our rows must be told -------------------------------------------------------------------------------------------------------------
@@ -45,7 +52,8 @@ static Status rows_fix(const Node *node, Adapted *a) {
   int axis;
   TRY(type_axis(((const OrtAttrs *)node->attrs)->axis, x->rank, node->name, &axis));
   for (int i = 1; i < node->n_inputs; i++)
-    if (node->inputs[i] && !type_equal(&node->inputs[i]->type, x)) FAIL(MALFORMED, node->name, "'%s' and '%s' must be of one type", node->inputs[0]->name, node->inputs[i]->name);
+    if (node->inputs[i] && !type_equal(&node->inputs[i]->type, x))
+      FAIL(MALFORMED, node->name, "'%s' and '%s' must be of one type", node->inputs[0]->name, node->inputs[i]->name);
   a->rows = type_make(x->dtype, 2, (const int64_t[]){1, 1});
   for (int d = 0; d < x->rank; d++) a->rows.dims[d >= axis] *= x->dims[d];
   a->flat = true;
@@ -163,7 +171,7 @@ const Op op_ort_ConcatTraining = {
     .name = "ConcatTraining", .domain = "com.microsoft", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 2,
     .attrs = axis_0_attrs, .attrs_bytes = sizeof(OrtAttrs), .infer = concat_infer, .run_ref = concat_ref};
 
-// ---- Elementwise: (dY, Y) of Sigmoid; (dY, mask, ratio, training_mode) of Dropout ------------------------------------------------------------------
+// ---- Elementwise: (dY, Y) of Sigmoid; (dY, mask, ratio, training_mode) of Dropout -----------------------------------------------
 
 static bool over_first(const Node *node, int output, int input, Alias *out) {
   if (input) return false;
@@ -196,7 +204,8 @@ const Op op_ort_SigmoidGrad = {
 
 static Status dropout_infer(Node *node, Arena *arena) {
   const Type *dy = &node->inputs[0]->type, *mask = &node->inputs[1]->type;
-  if (!dtype_is_float(dy->dtype) || mask->dtype != DTYPE_BOOL || !type_same_shape(dy, mask)) FAIL(MALFORMED, node->name, "the mask must be a bool for each element of dY");
+  if (!dtype_is_float(dy->dtype) || mask->dtype != DTYPE_BOOL || !type_same_shape(dy, mask))
+    FAIL(MALFORMED, node->name, "the mask must be a bool for each element of dY");
   for (int i = 2; i < node->n_inputs; i++)
     if (node->inputs[i] && type_elems(&node->inputs[i]->type) != 1) FAIL(MALFORMED, node->name, "'%s' must be one element", node->inputs[i]->name);
   node->outputs[0]->type = *dy;
@@ -219,7 +228,7 @@ const Op op_ort_DropoutGrad = {
     .name = "DropoutGrad", .domain = "com.microsoft", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .infer = dropout_infer,
     .run_ref = dropout_ref, .alias = over_first};
 
-// ---- MaxPoolGrad(dY, Indices): the shape of X is known where MaxPool made the indices ----------------------------------------------------------------
+// ---- MaxPoolGrad(dY, Indices): the shape of X is known where MaxPool made the indices -------------------------------------------
 
 static Status pool_infer(Node *node, Arena *arena) {
   const Node *from = node->inputs[1]->producer;
@@ -257,7 +266,7 @@ const Op op_ort_MaxPoolGrad = {
     .name = "MaxPoolGrad", .domain = "com.microsoft", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = pool_attrs,
     .attrs_bytes = sizeof(PoolAttrs), .infer = pool_infer, .run_ref = pool_ref};
 
-// ---- The Gelu family, with or without a bias along the last axis -----------------------------------------------------------------------------------
+// ---- The Gelu family, with or without a bias along the last axis ----------------------------------------------------------------
 
 enum { NONE = -1, BLOCK = 256 };
 static const struct GeluForm { const Op *row; const char *function; int8_t x, dy, bias; } gelus[] = {
@@ -274,7 +283,8 @@ static const struct GeluForm *gelu_of(const Node *node) {
 static Status gelu_infer(Node *node, Arena *arena) {
   const struct GeluForm *g = gelu_of(node);
   const Type *x = &node->inputs[g->x]->type;
-  if (!dtype_is_float(x->dtype) || (g->dy >= 0 && !type_equal(x, &node->inputs[g->dy]->type))) FAIL(MALFORMED, node->name, "X and dY must be floats of one type");
+  if (!dtype_is_float(x->dtype) || (g->dy >= 0 && !type_equal(x, &node->inputs[g->dy]->type)))
+    FAIL(MALFORMED, node->name, "X and dY must be floats of one type");
   if (g->bias >= 0 && node_has_input(node, g->bias)) {
     const Type *bias = &node->inputs[g->bias]->type;
     if (bias->dtype != x->dtype || bias->rank != 1 || !x->rank || bias->dims[0] != x->dims[x->rank - 1])

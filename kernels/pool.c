@@ -219,7 +219,8 @@ static Status global_max_ref(const KernelContext *c) {
 
 static Status global_max_cpu(const KernelContext *c) {
   int64_t channels = out_elems(c, 0), n = channels ? in_elems(c, 0) / channels : 0;
-  for (int64_t channel = 0; channel < channels; channel++) ((float *)c->out[0].data)[channel] = c->loops->max((const float *)c->in[0].data + channel * n, n);
+  for (int64_t channel = 0; channel < channels; channel++)
+    ((float *)c->out[0].data)[channel] = c->loops->max((const float *)c->in[0].data + channel * n, n);
   return NULL;
 }
 
@@ -369,7 +370,8 @@ static Status global_average_ref(const KernelContext *c) {
 
 static Status global_average_cpu(const KernelContext *c) {
   int64_t channels = out_elems(c, 0), n = channels ? in_elems(c, 0) / channels : 0;
-  for (int64_t channel = 0; channel < channels; channel++) out_f(c, 0, channel, c->loops->sum((const float *)c->in[0].data + channel * n, n) / (double)n);
+  for (int64_t channel = 0; channel < channels; channel++)
+    out_f(c, 0, channel, c->loops->sum((const float *)c->in[0].data + channel * n, n) / (double)n);
   return NULL;
 }
 
@@ -421,14 +423,16 @@ static Status lp_grad(Grad *g) {
   Dtype dtype = x->type.dtype;
   Value *sign_power = emit(e, &op_Pow, INPUTS(emit(e, &op_Abs, INPUTS(x), NULL), emit_float(e, "p", dtype, (double)(a->p - 1))), NULL);
   Value *zero = emit_float(e, "zero", dtype, 0);
-  Value *slope = a->p == 1 ? NULL : emit(e, &op_Div, INPUTS(dy, emit(e, &op_Pow, INPUTS(y, emit_float(e, "p", dtype, (double)(a->p - 1))), NULL)), NULL);
+  Value *slope =
+      a->p == 1 ? NULL : emit(e, &op_Div, INPUTS(dy, emit(e, &op_Pow, INPUTS(y, emit_float(e, "p", dtype, (double)(a->p - 1))), NULL)), NULL);
   Value *per_window = a->p == 1 ? dy : slope, *spread = NULL;
   if (node->op == &op_LpPool && per_window) {
     int64_t n = 1;
     for (int64_t i = 0; i < a->window.kernel_shape.n; i++) n *= a->window.kernel_shape.items[i];
     Value *scaled = emit(e, &op_Mul, INPUTS(per_window, emit_float(e, "places", dtype, (double)n)), NULL);
     if (a->ceil_mode) FAIL(UNSUPPORTED, node->name, "LpPool with ceil_mode = 1 has no gradient");
-    spread = emit(e, &op_AveragePoolGrad, INPUTS(scaled), ATTRS(WINDOW_INITS(a), A_INT("count_include_pad", 1), A_INTS("dims", x->type.dims, x->type.rank)));
+    spread = emit(e, &op_AveragePoolGrad, INPUTS(scaled),
+                  ATTRS(WINDOW_INITS(a), A_INT("count_include_pad", 1), A_INTS("dims", x->type.dims, x->type.rank)));
   } else if (per_window) {
     spread = emit(e, &op_Expand, INPUTS(per_window, emit_int64s(e, "shape", x->type.dims, x->type.rank)), NULL);
   }

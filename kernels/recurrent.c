@@ -105,7 +105,8 @@ static Status functions_make(const Node *node, Recurrent *r) {
   int per_direction = counts[r->cell];
   int64_t alphas = 0, betas = 0;
   if (a->activations.n && a->activations.n < per_direction * r->directions)
-    FAIL(MALFORMED, node->name, "attribute activations names %lld functions; %lld are needed", (long long)a->activations.n, (long long)(per_direction * r->directions));
+    FAIL(MALFORMED, node->name, "attribute activations names %lld functions; %lld are needed", (long long)a->activations.n,
+         (long long)(per_direction * r->directions));
   for (int64_t d = 0; d < r->directions; d++)
     for (int k = 0; k < per_direction; k++) {
       int kind = usual[r->cell][k];
@@ -126,7 +127,8 @@ static Status operand_check(const Node *node, int input, const Type *want) {
   char have_text[160], want_text[160];
   const Value *v = node_has_input(node, input) ? node->inputs[input] : NULL;
   if (v && !type_equal(&v->type, want))
-    FAIL(MALFORMED, node->name, "'%s' is %s; it must be %s", v->name, type_text(&v->type, have_text, sizeof have_text), type_text(want, want_text, sizeof want_text));
+    FAIL(MALFORMED, node->name, "'%s' is %s; it must be %s", v->name, type_text(&v->type, have_text, sizeof have_text),
+         type_text(want, want_text, sizeof want_text));
   return NULL;
 }
 
@@ -151,7 +153,8 @@ static Status recurrent_make(const Node *node, Recurrent *out) {
                  .clip = fabs((double)a->clip), .directions = 1};
   if (!strcmp(a->direction, "bidirectional")) r.directions = 2;
   else if (!strcmp(a->direction, "reverse")) r.backward_only = true;
-  else if (strcmp(a->direction, "forward")) FAIL(MALFORMED, node->name, "attribute direction = \"%s\" must be forward, reverse or bidirectional", a->direction);
+  else if (strcmp(a->direction, "forward"))
+    FAIL(MALFORMED, node->name, "attribute direction = \"%s\" must be forward, reverse or bidirectional", a->direction);
   r.gates = gates[r.cell];
   if (!dtype_is_float(x->dtype) || x->rank != 3 || w->rank != 3 || rt->rank != 3)
     FAIL(MALFORMED, node->name, "X, W and R must be floats with three axes; they have %d, %d and %d", x->rank, w->rank, rt->rank);
@@ -163,11 +166,19 @@ static Status recurrent_make(const Node *node, Recurrent *out) {
     FAIL(MALFORMED, node->name, "attribute hidden_size = %lld, and R has %lld columns", (long long)a->hidden_size, (long long)r.hidden);
   if (r.hidden > INT32_MAX) FAIL(MALFORMED, node->name, "R has %lld columns", (long long)r.hidden);
   int64_t d = r.directions, gh = r.gates * r.hidden;
-  Type want[] = {[IN_W] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.input}), [IN_R] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.hidden}),
-                 [IN_B] = type_make(x->dtype, 2, (const int64_t[]){d, 2 * gh}), [IN_LENGTHS] = type_vector(DTYPE_I32, r.batch),
-                 [IN_H0] = state_type(&r, x->dtype), [IN_C0] = state_type(&r, x->dtype), [IN_P] = type_make(x->dtype, 2, (const int64_t[]){d, 3 * r.hidden}),
-                 [IN_DY] = sequence_type(&r, x->dtype), [IN_DY_H] = state_type(&r, x->dtype), [IN_DY_C] = state_type(&r, x->dtype),
-                 [IN_SAVED_H] = sequence_type(&r, x->dtype), [IN_SAVED_C] = saved_type(&r, x->dtype, 1), [IN_SAVED_GATES] = saved_type(&r, x->dtype, r.gates)};
+  Type want[] = {[IN_W] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.input}),
+                 [IN_R] = type_make(x->dtype, 3, (const int64_t[]){d, gh, r.hidden}),
+                 [IN_B] = type_make(x->dtype, 2, (const int64_t[]){d, 2 * gh}),
+                 [IN_LENGTHS] = type_vector(DTYPE_I32, r.batch),
+                 [IN_H0] = state_type(&r, x->dtype),
+                 [IN_C0] = state_type(&r, x->dtype),
+                 [IN_P] = type_make(x->dtype, 2, (const int64_t[]){d, 3 * r.hidden}),
+                 [IN_DY] = sequence_type(&r, x->dtype),
+                 [IN_DY_H] = state_type(&r, x->dtype),
+                 [IN_DY_C] = state_type(&r, x->dtype),
+                 [IN_SAVED_H] = sequence_type(&r, x->dtype),
+                 [IN_SAVED_C] = saved_type(&r, x->dtype, 1),
+                 [IN_SAVED_GATES] = saved_type(&r, x->dtype, r.gates)};
   for (int i = IN_W; i < N_IN; i++) TRY(operand_check(node, i, &want[i]));
   TRY(functions_make(node, &r));
   *out = r;
@@ -276,11 +287,12 @@ static Status recurrent_grad(Grad *g) {
     wanted[o] = i < node->n_inputs && node->inputs[i] && g->wanted[i];
     if (wanted[o]) n_wanted = o + 1;
   }
-  Node *grad = emit_node(g->emit, rows[cell_of(node)], in, N_OURS, n_wanted, wanted,
-                         ATTRS(A_STRINGS("activations", a->activations.items, a->activations.n), A_FLOATS("activation_alpha", a->alpha.items, a->alpha.n),
-                               A_FLOATS("activation_beta", a->beta.items, a->beta.n), A_FLOAT("clip", a->clip), A_STRING("direction", a->direction),
-                               A_INT("hidden_size", a->hidden_size), A_INT("layout", a->layout), A_INT("linear_before_reset", a->linear_before_reset),
-                               A_INT("input_forget", a->input_forget)));
+  Node *grad =
+      emit_node(g->emit, rows[cell_of(node)], in, N_OURS, n_wanted, wanted,
+                ATTRS(A_STRINGS("activations", a->activations.items, a->activations.n), A_FLOATS("activation_alpha", a->alpha.items, a->alpha.n),
+                      A_FLOATS("activation_beta", a->beta.items, a->beta.n), A_FLOAT("clip", a->clip), A_STRING("direction", a->direction),
+                      A_INT("hidden_size", a->hidden_size), A_INT("layout", a->layout), A_INT("linear_before_reset", a->linear_before_reset),
+                      A_INT("input_forget", a->input_forget)));
   for (int o = 0; grad && o < n_wanted; o++)
     if (wanted[o]) g->dx[input_of[o]] = grad->outputs[o];
   return NULL;
@@ -313,11 +325,12 @@ RECURRENT_GRAD(RNNGrad);
 RECURRENT_GRAD(GRUGrad);
 RECURRENT_GRAD(LSTMGrad);
 
-// ---- com.microsoft LSTMTraining and LSTMGrad: the forward pass gives out the cells and gates of all steps ------------------------------------------
+// ---- com.microsoft LSTMTraining and LSTMGrad: the forward pass gives out the cells and gates of all steps -----------------------
 // LSTMTraining's inputs are LSTM's; LSTMGrad's: X W R lengths h0 c0 Y all_c gates dY dY_h dY_c -> dX dW dR dB dh0 dc0.
 
-static const int8_t ort_inputs[N_IN] = {[IN_X] = 0, [IN_W] = 1, [IN_R] = 2, [IN_B] = -1, [IN_LENGTHS] = 3, [IN_H0] = 4, [IN_C0] = 5, [IN_P] = -1, [IN_DY] = 9,
-                                        [IN_DY_H] = 10, [IN_DY_C] = 11, [IN_SAVED_H] = 6, [IN_SAVED_C] = 7, [IN_SAVED_GATES] = 8};
+static const int8_t ort_inputs[N_IN] = {
+    [IN_X] = 0,  [IN_W] = 1,  [IN_R] = 2,     [IN_B] = -1,    [IN_LENGTHS] = 3, [IN_H0] = 4,      [IN_C0] = 5,
+    [IN_P] = -1, [IN_DY] = 9, [IN_DY_H] = 10, [IN_DY_C] = 11, [IN_SAVED_H] = 6, [IN_SAVED_C] = 7, [IN_SAVED_GATES] = 8};
 
 static Status training_infer(Node *node, Arena *arena) {
   Recurrent r;
@@ -328,13 +341,23 @@ static Status training_infer(Node *node, Arena *arena) {
     if (r.functions[f / 3][f % 3].kind != (f % 3 ? F_TANH : F_SIGMOID) || r.clip != 0 || r.input_forget)
       FAIL(UNSUPPORTED, node->name, "LSTMTraining takes the usual activations only, without clip and input_forget");
   for (int o = 0; o < node->n_outputs; o++)
-    if (node->outputs[o]) node->outputs[o]->type = o == 0 ? sequence_type(&r, dtype) : o < 3 ? state_type(&r, dtype) : saved_type(&r, dtype, o == 3 ? 1 : r.gates);
+    if (node->outputs[o])
+      node->outputs[o]->type = o == 0 ? sequence_type(&r, dtype) : o < 3 ? state_type(&r, dtype) : saved_type(&r, dtype, o == 3 ? 1 : r.gates);
   return NULL;
 }
 
-const Op op_ort_LSTMTraining = {
-    .name = "LSTMTraining", .domain = "com.microsoft", .min_inputs = 3, .max_inputs = 8, .min_outputs = 0, .max_outputs = 5, .attrs = lstm_attrs,
-    .attrs_bytes = sizeof(RecurrentAttrs), .infer = training_infer, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace};
+const Op op_ort_LSTMTraining = {.name = "LSTMTraining",
+                                .domain = "com.microsoft",
+                                .min_inputs = 3,
+                                .max_inputs = 8,
+                                .min_outputs = 0,
+                                .max_outputs = 5,
+                                .attrs = lstm_attrs,
+                                .attrs_bytes = sizeof(RecurrentAttrs),
+                                .infer = training_infer,
+                                .run_ref = recurrent_ref,
+                                .run_cpu = recurrent_cpu,
+                                .workspace = recurrent_workspace};
 
 // The node with its operands in our order, so that the functions above serve it.
 typedef struct Reordered { Node node; Value *inputs[N_IN]; } Reordered;
@@ -352,7 +375,8 @@ static Status ort_grad_infer(Node *node, Arena *arena) {
   reorder(node, &ours);
   Recurrent r;
   TRY(recurrent_make(&ours.node, &r));
-  if (!ours.inputs[IN_SAVED_H] || !ours.inputs[IN_SAVED_C] || !ours.inputs[IN_SAVED_GATES]) FAIL(MALFORMED, node->name, "LSTMGrad needs Y, all cells and all gates");
+  if (!ours.inputs[IN_SAVED_H] || !ours.inputs[IN_SAVED_C] || !ours.inputs[IN_SAVED_GATES])
+    FAIL(MALFORMED, node->name, "LSTMGrad needs Y, all cells and all gates");
   Dtype dtype = node->inputs[0]->type.dtype;
   for (int o = 0; o < node->n_outputs; o++) {
     if (!node->outputs[o]) continue;
@@ -388,6 +412,15 @@ static Status ort_grad_workspace(KernelPrepare *p) {
   return NULL;
 }
 
-const Op op_ort_LSTMGrad = {
-    .name = "LSTMGrad", .domain = "com.microsoft", .min_inputs = 3, .max_inputs = 12, .min_outputs = 1, .max_outputs = 6, .attrs = lstm_attrs,
-    .attrs_bytes = sizeof(RecurrentAttrs), .infer = ort_grad_infer, .run_ref = ort_grad_ref, .run_cpu = ort_grad_cpu, .workspace = ort_grad_workspace};
+const Op op_ort_LSTMGrad = {.name = "LSTMGrad",
+                            .domain = "com.microsoft",
+                            .min_inputs = 3,
+                            .max_inputs = 12,
+                            .min_outputs = 1,
+                            .max_outputs = 6,
+                            .attrs = lstm_attrs,
+                            .attrs_bytes = sizeof(RecurrentAttrs),
+                            .infer = ort_grad_infer,
+                            .run_ref = ort_grad_ref,
+                            .run_cpu = ort_grad_cpu,
+                            .workspace = ort_grad_workspace};

@@ -138,7 +138,8 @@ static void activate(const Walk *w, int64_t slot, int gate, int f) {
 }
 
 static void rnn_step(const Walk *w, int64_t slot, const Real *h, Real *h_new) {
-  product(w->loops, w->gates + slot * w->r->batch * w->gh, w->gh, (Matrix){h, w->r->hidden}, (Matrix){w->rt, w->gh}, w->r->batch, w->r->hidden, w->gh);
+  product(w->loops, w->gates + slot * w->r->batch * w->gh, w->gh, (Matrix){h, w->r->hidden}, (Matrix){w->rt, w->gh}, w->r->batch, w->r->hidden,
+          w->gh);
   activate(w, slot, 0, 0);
   memcpy(h_new, w->gates + slot * w->r->batch * w->gh, sizeof(Real) * (size_t)w->bh);
 }
@@ -406,7 +407,9 @@ void NAME(recurrent_backward)(const Recurrent *r, const NAME(RecurrentForward) *
       step_back(&w, &k, g, s, t);
       Matrix x = x_rows(r, io->x, t);
       weights_back(&w, &k, s, x);
-      if (g->dx) product(loops, g->dx + (x.data - io->x), x.stride, (Matrix){k.dgates, gh}, (Matrix){io->w + d * gh * r->input, r->input}, r->batch, gh, r->input);
+      if (g->dx)
+        product(loops, g->dx + (x.data - io->x), x.stride, (Matrix){k.dgates, gh}, (Matrix){io->w + d * gh * r->input, r->input}, r->batch, gh,
+                r->input);
       memcpy(k.dh, k.dh_before, sizeof(Real) * (size_t)w.bh);
       memcpy(k.dc, k.dc_before, sizeof(Real) * (size_t)w.bh);
     }

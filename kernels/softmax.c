@@ -263,7 +263,8 @@ static Status row_workspace(KernelPrepare *p) {
 
 static Status log_softmax_grad(Grad *g) {
   if (g->dy[0] && g->wanted[0])
-    g->dx[0] = emit(g->emit, &op_LogSoftmaxGrad, INPUTS(g->node->outputs[0], g->dy[0]), ATTRS(A_INT("axis", ((const SoftmaxAttrs *)g->node->attrs)->axis)));
+    g->dx[0] =
+        emit(g->emit, &op_LogSoftmaxGrad, INPUTS(g->node->outputs[0], g->dy[0]), ATTRS(A_INT("axis", ((const SoftmaxAttrs *)g->node->attrs)->axis)));
   return NULL;
 }
 

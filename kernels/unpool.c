@@ -46,7 +46,9 @@ static Status unpool_infer(Node *node, Arena *arena) {
     TRY(index_constant(node, 2, y.dims, RANK_MAX, &n));
     bool larger = n == y.rank && y.dims[0] == from.dims[0] && y.dims[1] == from.dims[1];
     for (int d = 2; larger && d < n; d++) larger = y.dims[d] >= from.dims[d];
-    if (!larger) FAIL(MALFORMED, node->name, "output_shape must have %d numbers, samples and channels as X, and nothing smaller than what the attributes say", y.rank);
+    if (!larger)
+      FAIL(MALFORMED, node->name, "output_shape must have %d numbers, samples and channels as X, and nothing smaller than what the attributes say",
+           y.rank);
   }
   node->outputs[0]->type = y;
   return type_check(&y, node->name);
@@ -127,7 +129,8 @@ static Status col2im_window(const Node *node, Window *out, int64_t *channels) {
   int64_t taps = window_elems(out->kernel), windows = window_elems(out->out);
   char text[160];
   if (!dtype_is_float(x->dtype) || x->rank != 3 || x->dims[1] % taps || x->dims[2] != windows)
-    FAIL(MALFORMED, node->name, "the columns are %s; floats [N, a multiple of %lld, %lld] are needed", type_text(x, text, sizeof text), (long long)taps, (long long)windows);
+    FAIL(MALFORMED, node->name, "the columns are %s; floats [N, a multiple of %lld, %lld] are needed", type_text(x, text, sizeof text),
+         (long long)taps, (long long)windows);
   *channels = x->dims[1] / taps;
   return NULL;
 }
@@ -191,7 +194,8 @@ const Op op_Col2Im = {
 static Status im2col_window(const Node *node, Window *out) {
   const Col2ImAttrs *a = node->attrs;
   const Type *x = &node->inputs[0]->type;
-  if (!dtype_is_float(x->dtype) || x->rank < 3 || a->block.n != x->rank - 2) FAIL(MALFORMED, node->name, "X must be floats [N, C, ...] and block_shape fit it");
+  if (!dtype_is_float(x->dtype) || x->rank < 3 || a->block.n != x->rank - 2)
+    FAIL(MALFORMED, node->name, "X must be floats [N, C, ...] and block_shape fit it");
   return columns_window(node, x->rank - 2, x->dims + 2, a->block.items, out);
 }
 
@@ -201,7 +205,8 @@ static Status im2col_infer(Node *node, Arena *arena) {
   TRY(im2col_window(node, &w));
   Type y = type_make(x->dtype, 3, (const int64_t[]){x->dims[0], x->dims[1], window_elems(w.out)});
   TRY(type_check(&y, node->name));
-  if (window_elems(w.kernel) > INT32_MAX || y.dims[1] > INT32_MAX) FAIL(MALFORMED, node->name, "%lld channels under windows of %lld", (long long)y.dims[1], (long long)window_elems(w.kernel));
+  if (window_elems(w.kernel) > INT32_MAX || y.dims[1] > INT32_MAX)
+    FAIL(MALFORMED, node->name, "%lld channels under windows of %lld", (long long)y.dims[1], (long long)window_elems(w.kernel));
   y.dims[1] *= window_elems(w.kernel);
   node->outputs[0]->type = y;
   return NULL;

@@ -235,5 +235,13 @@ static Status lrn_grad_ref(const KernelContext *c) {
   return NULL;
 }
 
-const Op op_LRNGrad = {.name = "LRNGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = lrn_attrs,
-                       .attrs_bytes = sizeof(LrnAttrs), .infer = lrn_infer, .run_ref = lrn_grad_ref};
+const Op op_LRNGrad = {.name = "LRNGrad",
+                       .domain = "tessera",
+                       .min_inputs = 2,
+                       .max_inputs = 2,
+                       .min_outputs = 1,
+                       .max_outputs = 1,
+                       .attrs = lrn_attrs,
+                       .attrs_bytes = sizeof(LrnAttrs),
+                       .infer = lrn_infer,
+                       .run_ref = lrn_grad_ref};

@@ -69,7 +69,8 @@ static bool add_inputs(const Fuse *f, const Group *self, Group *g, const Node *n
 // Joins `n` to the group when that keeps the order valid: the fused node will stand where its last member stands.
 static bool join(Fuse *f, Group *g, Node *n) {
   const Node *first = g->members[0];
-  if (g->n_members == FUSED_MEMBERS_MAX || n->backward != first->backward || !type_equal(&n->outputs[0]->type, &first->outputs[0]->type)) return false;
+  if (g->n_members == FUSED_MEMBERS_MAX || n->backward != first->backward || !type_equal(&n->outputs[0]->type, &first->outputs[0]->type))
+    return false;
   for (int i = 0; i < g->n_members; i++) {
     const Value *v = g->members[i]->outputs[0];
     for (uint32_t k = 0; k < f->n_users[v->id]; k++) {
