@@ -216,7 +216,7 @@ static Status dropout_ref(const KernelContext *c) {
   bool training = !has_input(c, 3) || in_i(c, 3, 0);
   double ratio = has_input(c, 2) ? in_f(c, 2, 0) : 0.5;
   const bool *mask = c->in[1].data;
-  if (training && !(ratio >= 0 && ratio < 1)) FAIL(CHECK, c->node->name, "DropoutGrad: ratio %g is outside [0,1)", ratio);
+  if (training && !(ratio >= 0 && ratio < 1)) FAIL(MALFORMED, c->node->name, "DropoutGrad: ratio %g is outside [0,1)", ratio);
   for (int64_t i = 0, n = out_elems(c, 0); i < n; i++) {
     double dy = in_f(c, 0, i);
     out_f(c, 0, i, !training ? dy : mask[i] ? dy / (1 - ratio) : 0);

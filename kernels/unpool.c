@@ -72,7 +72,7 @@ static Status unpool_ref(const KernelContext *c) {
   if (out_elems(c, 0)) memset(c->out[0].data, 0, (size_t)type_bytes(c->out[0].type));
   for (int64_t i = 0, n = in_elems(c, 0); i < n; i++) {
     int64_t at = in_i(c, 1, i);
-    if (at < 0 || at >= places) FAIL(CHECK, c->node->name, "index %lld is outside [0, %lld)", (long long)at, (long long)places);
+    if (at < 0 || at >= places) FAIL(MALFORMED, c->node->name, "index %lld is outside [0, %lld)", (long long)at, (long long)places);
     out_f(c, 0, moved_index(&from, c->out[0].type, at), in_f(c, 0, i));
   }
   return NULL;
