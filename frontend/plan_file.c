@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../ir/meta.h"
+#include "../ir/narrow.h"
 #include "../ir/op.h"
 #include "atomic_file.h"
 #include "onnx_decode.h"
@@ -78,7 +79,11 @@ static Onnx__TensorProto *make_tensor(Arena *arena, const Weight *weight, const 
   t->n_dims = (size_t)weight->type.rank;
   t->dims = arena_copy(arena, weight->type.dims, sizeof(int64_t) * (size_t)weight->type.rank);
   t->has_raw_data = true;
-  t->raw_data = (ProtobufCBinaryData){(size_t)type_bytes(&weight->type), (uint8_t *)weight->bytes};
+  t->raw_data = (ProtobufCBinaryData){(size_t)type_packed_bytes(&weight->type), (uint8_t *)weight->bytes};
+  if (dtype_is_narrow(weight->type.dtype)) {
+    t->raw_data.data = arena_alloc(arena, t->raw_data.len);
+    narrow_pack(weight->type.dtype, weight->bytes, type_elems(&weight->type), t->raw_data.data);
+  }
   return t;
 }
 

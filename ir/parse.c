@@ -8,6 +8,7 @@
 
 #include "hex.h"
 #include "meta.h"
+#include "narrow.h"
 #include "op.h"
 
 typedef struct Slice { const char *at; size_t bytes; } Slice;
@@ -268,7 +269,7 @@ static Status element(Parser *p, Dtype dtype, void *bytes, int64_t i) {
 
 static Status inline_data(Parser *p, Weight *w) {
   int64_t n = type_elems(&w->type);
-  if (w->type.dtype == DTYPE_F16 || w->type.dtype == DTYPE_BF16)
+  if (w->type.dtype == DTYPE_F16 || w->type.dtype == DTYPE_BF16 || dtype_is_narrow(w->type.dtype))
     return fail_at(p, p->pos, STATUS_UNSUPPORTED, "%s data between braces; it stands in an external file", dtype_name(w->type.dtype));
   // Each element takes a character at least: a huge shape cannot make us allocate more than the text justifies.
   if (n > p->end - p->pos) BAD(p, "%" PRId64 " elements are missing between the braces", n);

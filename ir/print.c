@@ -10,6 +10,7 @@
 
 #include "hex.h"
 #include "meta.h"
+#include "narrow.h"
 #include "op.h"
 
 // ---- A growing text -------------------------------------------------------------------------------------------------------------
@@ -87,7 +88,8 @@ static void add_element(Text *t, const Weight *w, int64_t i) {
 }
 
 static bool is_inline(const Weight *w) {
-  return w->bytes && type_elems(&w->type) <= PRINT_INLINE_ELEMS && w->type.dtype != DTYPE_F16 && w->type.dtype != DTYPE_BF16;
+  Dtype d = w->type.dtype;
+  return w->bytes && type_elems(&w->type) <= PRINT_INLINE_ELEMS && d != DTYPE_F16 && d != DTYPE_BF16 && !dtype_is_narrow(d);
 }
 
 static const char *below(const char *path, const char *base) {

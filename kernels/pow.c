@@ -37,7 +37,25 @@ static Status pow_ref(const KernelContext *c) {
   return STATUS_OK;
 }
 
-// Exponents that models use: the same values as pow in f64 rounded once, but for x^3, which is within an ulp of it.
+// Exponents that models use, each rounded once but for the sums of roundings in f64: within an ulp of pow. Zero and infinity as pow has them.
+#define EACH_POWER(power)                                                 \
+  for (int64_t i = 0; i < n; i++) {                                       \
+    double v = x[i];                                                      \
+    y[i] = (float)(power);                                                \
+  }                                                                       \
+  return true
+
+static bool pow_known(float *y, const float *x, double p, int64_t n) {
+  if (p == 0.5) { EACH_POWER(v == -INFINITY ? INFINITY : sqrt(v) + 0.0); }
+  if (p == -0.5) { EACH_POWER(v == -INFINITY ? 0 : 1 / (sqrt(v) + 0.0)); }
+  if (p == 1.5) { EACH_POWER(v == -INFINITY ? INFINITY : v * sqrt(v)); }
+  if (p == -1) { EACH_POWER(1 / v); }
+  if (p == -2) { EACH_POWER(1 / (v * v)); }
+  if (p == 3) { EACH_POWER(v * v * v); }
+  if (p == 4) { EACH_POWER((v * v) * (v * v)); }
+  return false;
+}
+
 static Status pow_cpu(const KernelContext *c) {
   if (c->in[0].type->dtype != DTYPE_F32 || in_elems(c, 1) != 1 || !type_same_shape(c->in[0].type, c->out[0].type)) return pow_ref(c);
   const float *x = c->in[0].data;
@@ -46,9 +64,7 @@ static Status pow_cpu(const KernelContext *c) {
   double p = in_f(c, 1, 0);
   if (p == 2) c->loops->mul(y, x, x, n);
   else if (p == 1) c->loops->mul_s(y, x, 1, n);
-  else if (p == 3)
-    for (int64_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * x[i] * x[i]);
-  else return pow_ref(c);
+  else if (!pow_known(y, x, p, n)) return pow_ref(c);
   return STATUS_OK;
 }
 
@@ -104,18 +120,28 @@ static Status pow_grad_ref(const KernelContext *c) {
   return STATUS_OK;
 }
 
+#define EACH_SLOPE(slope)                                                 \
+  for (int64_t i = 0; i < n; i++) {                                       \
+    double v = x[i];                                                      \
+    dx[i] = (float)(dy[i] * (slope));                                     \
+  }                                                                       \
+  return true
+
+static bool pow_grad_known(float *dx, const float *x, const float *dy, double p, int64_t n) {
+  if (p == 2) { EACH_SLOPE(2 * v); }
+  if (p == 3) { EACH_SLOPE(3 * (v * v)); }
+  if (p == 4) { EACH_SLOPE(4 * (v * v * v)); }
+  if (p == 0.5) { EACH_SLOPE(v == -INFINITY ? 0 : 0.5 / (sqrt(v) + 0.0)); }
+  if (p == 1.5) { EACH_SLOPE(v == -INFINITY ? INFINITY : 1.5 * (sqrt(v) + 0.0)); }
+  if (p == -0.5) { EACH_SLOPE(v == -INFINITY ? -0.0 : -0.5 / (v * sqrt(v) + 0.0)); }
+  if (p == -1) { EACH_SLOPE(-1 / (v * v)); }
+  if (p == -2) { EACH_SLOPE(-2 / (v * v * v)); }
+  return false;
+}
+
 static Status pow_grad_cpu(const KernelContext *c) {
   if (in_elems(c, 1) != 1 || !type_same_shape(c->in[0].type, c->out[0].type)) return pow_grad_ref(c);
-  const float *x = c->in[0].data, *dy = c->in[2].data;
-  float *dx = c->out[0].data;
-  int64_t n = out_elems(c, 0);
-  double p = in_f(c, 1, 0);
-  if (p == 2)
-    for (int64_t i = 0; i < n; i++) dx[i] = (float)((double)dy[i] * 2 * x[i]);
-  else if (p == 3)
-    for (int64_t i = 0; i < n; i++) dx[i] = (float)((double)dy[i] * 3 * ((double)x[i] * x[i]));
-  else return pow_grad_ref(c);
-  return STATUS_OK;
+  return pow_grad_known(c->out[0].data, c->in[0].data, c->in[2].data, in_f(c, 1, 0), out_elems(c, 0)) ? STATUS_OK : pow_grad_ref(c);
 }
 
 static bool pow_grad_alias(const Node *node, int output, int input, Alias *out) { return pow_alias(node, output, input, out); }
