@@ -30,7 +30,7 @@ typedef enum Role {
   ROLE_PARTIAL,      // partial sums of TreeAccumulate; live from micro-batch to micro-batch
   ROLE_MASTER,       // f32 master copy of a parameter kept in a narrower type
   ROLE_CONST,        // a constant of the model, or a buffer that nothing updates
-  ROLE_BUFFER,       // running statistics: each rank updates its own in every micro-batch; rank 0's are saved, as in PyTorch DDP
+  ROLE_BUFFER,       // running statistics: the mean of what all micro-batches of a step make of them; equal on all ranks
   ROLE_COUNT
 } Role;
 

@@ -6,6 +6,7 @@
 
 #include "../ir/decimal.h"
 #include "../kernels/ops.h"
+#include "accumulate.h"
 #include "lower.h"
 #include "pass_list.h"
 
@@ -133,6 +134,26 @@ static Status find_optimizer(const Graph *graph, const char *name, EmitOptimizer
   FAIL(USAGE, NULL, "optimizer '%s' is not supported; there are sgd, adam, adamw, adagrad and rmsprop", name);
 }
 
+// Running statistics: what each micro-batch makes of the step's old ones is averaged over all micro-batches, on all ranks alike. One micro-batch a
+// step needs nothing: its own carry.
+static Status average_buffers(Graph *graph, const CompileOptions *o) {
+  int64_t k;
+  TRY(micro_per_rank(o, &k));
+  Emit e = {.graph = graph, .phase = PHASE_UPDATE, .cause = {.pass = "attach_optimizer"}};
+  size_t n_values = graph->n_values;
+  for (size_t i = 0; i < n_values && k * o->ranks > 1; i++) {
+    Value *v = graph->values[i], *buffer = v->carry;
+    if (v->role != ROLE_BUFFER || !buffer || v->producer->phase != PHASE_MICRO) continue;
+    Value *mean = emit(&e, &op_Mul, INPUTS(v, emit_float(&e, "buffer.share", v->type.dtype, 1.0 / (double)(k * o->ranks))), NULL);
+    TRY(e.status);
+    v->carry = NULL;
+    v->role = ROLE_ACTIVATION;
+    mean->role = ROLE_BUFFER;
+    mean->carry = buffer;
+  }
+  return STATUS_OK;
+}
+
 // Values of the model that have a name of ours get another one; inputs cannot, since data come under their names.
 static Status check_input_names(const Graph *graph) {
   for (size_t i = 0; i < graph->n_inputs; i++) {
@@ -151,6 +172,7 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   Emit micro = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "attach_optimizer"}};
   Value *pair = emit(&micro, &op_LossPair, INPUTS(graph->loss, graph->loss_count), NULL);
   TRY(micro.status);
+  graph_claim_name(graph, pair, "tessera.loss_pair");
   size_t n_grads = 0, capacity = 0, n_values = graph->n_values;
   Value **grads = NULL;
   for (size_t i = 0; i < n_values; i++)
@@ -179,6 +201,7 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
     emit_optimizer(&e, o, &u, grads[i]->of, grads[i]);
     TRY(e.status);
   }
+  TRY(average_buffers(graph, o));
   graph->recipe.optimizer = arena_string(arena, o->optimizer);
   graph->recipe.lr = o->lr;
   graph->outputs = NULL;

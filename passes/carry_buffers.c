@@ -1,6 +1,6 @@
-// carry_buffers: in training mode BatchNormalization gives new running statistics. They become the model's buffers for the next micro-batch:
-// values of role BUFFER, one set per rank, in the rank's own order of micro-batches. A buffer that several nodes update (a module used twice)
-// passes from one to the next.
+// carry_buffers: in training mode BatchNormalization gives new running statistics. They become the model's buffers for the next step:
+// values of role BUFFER. A buffer that several nodes update (a module used twice) passes from one to the next. With several micro-batches a step
+// attach_optimizer takes the mean over what each makes of the step's old statistics.
 #include "../kernels/ops.h"
 #include "pass_list.h"
 

@@ -45,8 +45,8 @@ static void collect_params(Lower *l) {
   }
 }
 
-// The gradient leaf of an optimizer node: before the sum over micro-batches that `accumulate` put in.
-static Value *leaf(Value *grad) { return grad->producer->op == &op_TreeAccumulate ? grad->producer->inputs[0] : grad; }
+// Before the sum over micro-batches that `accumulate` put in.
+static Value *leaf(Value *sum) { return sum->producer && sum->producer->op == &op_TreeAccumulate ? sum->producer->inputs[0] : sum; }
 
 static void collect_grads(Lower *l) {
   for (size_t i = 0; i < l->n_old; i++) {
@@ -61,6 +61,16 @@ static void collect_grads(Lower *l) {
     lb->partial = g->placement[0].kind == PLACED_PARTIAL;
     lb->updated_flat = n->outputs[0]->placement[0].kind == PLACED_FLAT;
     if (!lb->optimizer) lb->optimizer = n;
+  }
+}
+
+static void collect_sums(Lower *l) {
+  for (size_t i = 0; i < l->n_old; i++) {
+    const Node *n = l->old[i];
+    for (int k = 0; n->phase == PHASE_UPDATE && k < n->n_inputs; k++) {
+      const Value *v = n->inputs[k] ? leaf(n->inputs[k]) : NULL;
+      if (v && v->producer && v->producer->phase == PHASE_MICRO && !l->grad_of[v->id]) l->summed[v->id] = true;
+    }
   }
 }
 
@@ -241,10 +251,12 @@ static void lower_micro_node(Lower *l, size_t i) {
   graph_append(l->graph, n);
   release_after(l, i, n);
   for (int k = 0; k < n->n_outputs; k++) {
-    const Value *v = n->outputs[k], *param = v && v->id < l->n_values ? l->grad_of[v->id] : NULL;
+    Value *v = n->outputs[k];
+    if (!v || v->id >= l->n_values) continue;
+    const Value *param = l->grad_of[v->id];
     if (param && --l->buckets[l->bucket_of[param->id]].grads_left == 0) lower_gradients_micro(l, l->bucket_of[param->id], n);
+    if (l->summed[v->id]) lower_sum_micro(l, v);
   }
-  if (n->op == &op_LossPair) lower_pair_micro(l, n->outputs[0]);
 }
 
 // ---- The pass -----------------------------------------------------------------------------------------------------------------
@@ -297,6 +309,7 @@ static Lower *lower_create(Graph *graph, const CompileOptions *options) {
   l->roots = ARENA_ARRAY(arena, Value *, l->n_values);
   l->backward_views = ARENA_ARRAY(arena, Value *, l->n_values);
   l->replaced = ARENA_ARRAY(arena, Value *, l->n_values);
+  l->summed = ARENA_ARRAY(arena, bool, l->n_values);
   l->slots = ARENA_ARRAY(arena, int, l->n_values);
   l->bucket_of = ARENA_ARRAY(arena, int32_t, l->n_values);
   l->grad_of = ARENA_ARRAY(arena, const Value *, l->n_values);
@@ -310,6 +323,7 @@ Status pass_insert_collectives(Graph *graph, const CompileOptions *options) {
   Lower *l = lower_create(graph, options);
   collect_params(l);
   collect_grads(l);
+  collect_sums(l);
   collect_uses(l);
   l->emit.phase = PHASE_INIT;
   for (size_t b = 0; b < graph->n_buckets && !l->emit.status; b++) init_bucket(l, (int)b);

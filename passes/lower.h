@@ -43,7 +43,7 @@ typedef struct Lower {
   int32_t *bucket_of;
   const Value **grad_of;         // gradient leaf: its parameter
   Value **old_inputs;            // of the node being lowered
-  Value *pair;                   // [loss sum, count] that `update` starts from
+  bool *summed;                  // micro values that `update` reads and that are no gradients: the loss pair, running statistics; their sum is meant
   bool updates_done;
 } Lower;
 
@@ -53,7 +53,7 @@ Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char
 const char *name_free(Graph *graph, const char *wish);     // `wish`, or with a suffix when taken
 
 void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
-void lower_pair_micro(Lower *l, Value *pair);
+void lower_sum_micro(Lower *l, Value *v);
 void lower_reductions_update(Lower *l);
 void lower_update_node(Lower *l, Node *node);
 

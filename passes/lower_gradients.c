@@ -46,20 +46,33 @@ void lower_gradients_micro(Lower *l, int b, const Node *last_producer) {
   lb->grad = g;
 }
 
-void lower_pair_micro(Lower *l, Value *pair) {
+// Loss pair and running statistics: small, so all ranks get the whole sum ("control").
+void lower_sum_micro(Lower *l, Value *v) {
   l->emit.backward = false;
-  const Cause cause = {.node = pair->producer->origin, .pass = "insert_collectives"};
-  Value *old = pair;
-  if (l->ranks > 1 && l->reduce == REDUCE_MICRO) pair = lower_collective(l, &op_AllReduce, pair, -1, "control", cause);
+  const Cause cause = {.node = v->producer->origin, .pass = "insert_collectives"};
+  Value *sum = v;
+  if (l->ranks > 1 && l->reduce == REDUCE_MICRO) sum = lower_collective(l, &op_AllReduce, sum, -1, "control", cause);
   l->emit.cause = cause;
-  if (pair && l->k > 1) pair = emit_tree(&l->emit, pair, l->k, "loss.pair");
-  l->pair = pair;
-  l->replaced[old->id] = pair;
+  if (sum && l->k > 1) sum = emit_tree(&l->emit, sum, l->k, arena_printf(l->graph->arena, "%s.sum", v->name));
+  l->replaced[v->id] = sum;
+}
+
+static void reduce_sums_update(Lower *l) {
+  for (size_t i = 0; i < l->n_old; i++) {
+    const Node *n = l->old[i];
+    for (int k = 0; k < n->n_outputs; k++) {
+      const Value *v = n->outputs[k];
+      if (!v || !l->summed[v->id]) continue;
+      Cause cause = {.node = n->origin, .pass = "insert_collectives"};
+      l->replaced[v->id] = lower_collective(l, &op_AllReduce, l->replaced[v->id], -1, "control", cause);
+      if (l->emit.status) return;
+    }
+  }
 }
 
 void lower_reductions_update(Lower *l) {
   Graph *g = l->graph;
-  if (l->ranks > 1 && l->reduce == REDUCE_STEP) l->pair = lower_collective(l, &op_AllReduce, l->pair, -1, "control", (Cause){0});
+  if (l->ranks > 1 && l->reduce == REDUCE_STEP) reduce_sums_update(l);
   for (size_t i = 0; i < g->n_buckets; i++) {
     int b = (int)i;
     BucketLower *lb = &l->buckets[i];
@@ -81,11 +94,11 @@ void lower_reductions_update(Lower *l) {
   }
 }
 
+// A sum that `accumulate` made stands for the sum that the lowering made of the same value.
 static Value *replaced(const Lower *l, Value *v) {
   if (!v || v->id >= l->n_values) return v;
-  // A sum that `accumulate` made of the loss pair stands for the pair that the lowering made.
-  if (v->producer && v->producer->op == &op_TreeAccumulate && l->replaced[v->producer->inputs[0]->id]) return l->pair;
-  return l->replaced[v->id] ? (v->producer && v->producer->op == &op_LossPair ? l->pair : l->replaced[v->id]) : v;
+  if (v->producer && v->producer->op == &op_TreeAccumulate) v = v->producer->inputs[0];
+  return l->replaced[v->id] ? l->replaced[v->id] : v;
 }
 
 static void lower_norm(Lower *l, Node *old) {
