@@ -53,10 +53,25 @@ static Value *transposed(Graph *g, Value *kept, const Value *tied) {
   return n->outputs[0];
 }
 
-static void tie(Import *import, const Tie *t) {
+// What an earlier tie has made of `name`.
+static const char *kept_as(const Import *import, size_t n_before, const char *name) {
+  const Tie *ties = import->options->ties;
+  for (size_t step = 0; step < n_before; step++)
+    for (size_t i = 0; i < n_before; i++)
+      if (!strcmp(ties[i].tied, name)) name = ties[i].kept;
+  return name;
+}
+
+static void tie(Import *import, size_t index) {
   Graph *g = import->graph;
-  Value *kept = graph_find_value(g, t->kept), *tied = graph_find_value(g, t->tied);
-  const char *missing = !kept || !kept->weight ? t->kept : !tied || !tied->weight ? t->tied : NULL;
+  const Tie *t = &import->options->ties[index];
+  const char *name = kept_as(import, index, t->kept);
+  if (kept_as(import, index, t->tied) != t->tied || !strcmp(name, t->tied)) {
+    import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: '%s' is tied to '%s' already", t->kept, t->tied, t->tied, kept_as(import, index, t->tied));
+    return;
+  }
+  Value *kept = graph_find_value(g, name), *tied = graph_find_value(g, t->tied);
+  const char *missing = !kept || !kept->weight ? name : !tied || !tied->weight ? t->tied : NULL;
   if (missing) {
     import_problem(import, STATUS_USAGE, NULL, "--tie %s=%s: there is no initializer '%s'", t->kept, t->tied, missing);
     return;
@@ -74,7 +89,7 @@ static void tie(Import *import, const Tie *t) {
 }
 
 void tie_params(Import *import) {
-  for (size_t i = 0; i < import->options->n_ties; i++) tie(import, &import->options->ties[i]);
+  for (size_t i = 0; i < import->options->n_ties; i++) tie(import, i);
 }
 
 // ---- Warnings -----------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,12 @@ typedef struct WeightOrigin {
   const char *gates;                // "LSTM", "GRU", "RNN": it is the W, R or B of that operator, its rows in that operator's order; NULL: of none
 } WeightOrigin;
 
+// One parameter under two names: `tied` is `kept`, or `kept` with its two axes swapped. `kept` itself is no other's `tied`.
+typedef struct WeightTie {
+  const char *kept, *tied;
+  bool transposed;
+} WeightTie;
+
 const Weight *weights_find(const WeightSource *source, const char *name);   // NULL when absent; linear in n_weights
 
 // XXH3-128 of the bytes. Pages of a mapped file are let go on the way, so that they do not stay resident.

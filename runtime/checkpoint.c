@@ -13,10 +13,12 @@
 #include <xxhash.h>
 
 #include "../ir/hex.h"
+#include "new_folder.h"
 #include "origin_json.h"
 #include "safetensors.h"
+#include "tied_weights.h"
 
-enum { PATH_BYTES = 4096, HASH_TEXT_BYTES = 33, FORMAT_VERSION = 1 };
+enum { PATH_BYTES = FOLDER_PATH_BYTES, HASH_TEXT_BYTES = 33, FORMAT_VERSION = 1 };
 static const char meta_name[] = "meta.json", params_name[] = "params.safetensors", state_name[] = "state.safetensors";
 
 static Status join(char out[PATH_BYTES], const char *dir, const char *name) {
@@ -91,7 +93,8 @@ static size_t count_params(const Graph *program) {
 // Running statistics as the model names them; others of that role become them.
 static bool is_stored_buffer(const Value *v) { return v->role == ROLE_BUFFER && !v->carry && v->producer && v->producer->phase == PHASE_INIT; }
 
-static Status list_params(const Graph *program, const char *which, Items *items) {
+// Frozen parameters have no gradient.
+static Status list_params(const Graph *program, const char *which, bool only_trainable, Items *items) {
   TRY(items_create(items, count_params(program) + program->n_values));
   for (size_t i = 0; i < program->n_values && !which; i++) {
     const Value *v = program->values[i];
@@ -101,7 +104,7 @@ static Status list_params(const Graph *program, const char *which, Items *items)
   }
   for (size_t b = 0; b < program->n_buckets; b++) {
     const Bucket *bucket = &program->buckets[b];
-    if (which && !bucket->trainable) continue;               // frozen ones have no gradient
+    if (only_trainable && !bucket->trainable) continue;
     for (int i = 0; i < bucket->n_params; i++) {
       items->entries[items->n] = (SafetensorsEntry){bucket->params[i], bucket->types[i]};
       items->items[items->n++] = (Item){bucket->params[i], which};
@@ -166,7 +169,7 @@ static Status write_file(const char *path, Executor *executor, const Items *item
 
 Status checkpoint_dump(const char *path, Executor *executor, const Graph *program, const char *which) {
   Items items;
-  TRY(list_params(program, which, &items));
+  TRY(list_params(program, which, which != NULL, &items));
   Status status = write_file(path, executor, &items);
   items_finish(&items);
   return status;
@@ -209,15 +212,6 @@ static json_t *meta_json(const Graph *program, const CheckpointInfo *info, const
                    (json_int_t)r->micro_per_rank, "loss_rule", r->loss_rule ? r->loss_rule : "", "files", json_object());
 }
 
-static Status flush_dir(const char *path) {
-  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) FAIL(IO, NULL, "cannot open %s: %s", path, strerror(errno));
-  int error = fsync(fd) ? errno : 0;
-  close(fd);
-  if (error && error != EINVAL) FAIL(IO, NULL, "cannot flush %s: %s", path, strerror(error));
-  return NULL;
-}
-
 static Status write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) FAIL(IO, NULL, "cannot create %s: %s", path, strerror(errno));
@@ -241,6 +235,7 @@ static Status write_meta(const char *dir, const Graph *program, const Checkpoint
   json_t *meta = meta_json(program, info, model);
   if (!meta || json_object_set_new(meta, "options", texts_to_json(info->options, info->n_options)) ||
       json_object_set_new(meta, "defaults", texts_to_json(info->defaults, info->n_defaults)) ||
+      (info->n_ties && json_object_set_new(meta, "ties", ties_to_json(info->ties, info->n_ties))) ||
       (info->n_origins && json_object_set_new(meta, "initializers", origins_to_json(info->origins, info->n_origins)))) {
     json_decref(meta);
     FAIL(MALFORMED, NULL, "a path or a name of the checkpoint is no UTF-8");
@@ -254,18 +249,6 @@ static Status write_meta(const char *dir, const Graph *program, const Checkpoint
   if (!status) status = write_text(path, text);
   free(text);
   return status;
-}
-
-// Removes a folder that holds nothing but files of ours.
-static void remove_dir(const char *dir) {
-  static const char *const ours[] = {"meta.json", "params.safetensors", "params.safetensors.tmp", "state.safetensors", "state.safetensors.tmp"};
-  char path[PATH_BYTES];
-  for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-    Status status = join_file(path, dir, ours[i]);
-    if (!status) unlink(path);
-    status_free(status);
-  }
-  rmdir(dir);
 }
 
 static bool is_empty_dir(const char *dir) {
@@ -287,29 +270,13 @@ static Status check_place(const char *dir) {
   return NULL;
 }
 
-// The new folder takes the name at once; an old checkpoint there takes the temporary name and is removed.
-static Status take_place(const char *temporary, const char *dir) {
-  if (!rename(temporary, dir)) return NULL;                  // nothing or an empty folder was there
-  if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE)) {
-    char old[PATH_BYTES];                                    // a file system that cannot exchange: for a moment no checkpoint has the name
-    TRY(join(old, dir, ".old"));
-    remove_dir(old);
-    if (rename(dir, old) || rename(temporary, dir)) FAIL(IO, NULL, "cannot rename %s to %s: %s; the new checkpoint stands under the first name", temporary, dir, strerror(errno));
-    remove_dir(old);
-    return NULL;
-  }
-  remove_dir(temporary);
-  return NULL;
-}
-
 static Status write_all(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
   char path[PATH_BYTES];
   TRY(join_file(path, dir, params_name));
   TRY(checkpoint_dump(path, executor, program, NULL));
   TRY(join_file(path, dir, state_name));
   TRY(dump_states(path, executor, program));
-  TRY(write_meta(dir, program, info));
-  return flush_dir(dir);
+  return write_meta(dir, program, info);
 }
 
 static Status parent_of(const char *dir, char out[PATH_BYTES]) {
@@ -318,12 +285,6 @@ static Status parent_of(const char *dir, char out[PATH_BYTES]) {
   if (slash) slash[slash == out] = 0;
   else strcpy(out, ".");
   return NULL;
-}
-
-static Status flush_parent(const char *dir) {
-  char parent[PATH_BYTES];
-  TRY(parent_of(dir, parent));
-  return flush_dir(parent);
 }
 
 // The name without slashes at its end.
@@ -344,16 +305,15 @@ Status checkpoint_check_place(const char *dir) {
 }
 
 Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
-  char place[PATH_BYTES], temporary[PATH_BYTES];
+  static const char *const ours[] = {meta_name, params_name, state_name, NULL};
+  char place[PATH_BYTES];
+  NewFolder folder;
   TRY(place_of(dir, place));
   TRY(check_place(place));
-  TRY(join(temporary, place, ".tmp"));
-  remove_dir(temporary);
-  if (mkdir(temporary, 0777)) FAIL(IO, NULL, "cannot create %s: %s", temporary, strerror(errno));
-  Status status = write_all(temporary, executor, program, info);
-  if (!status) status = take_place(temporary, place);
-  if (!status) return flush_parent(place);
-  remove_dir(temporary);
+  TRY(new_folder_begin(place, ours, &folder));
+  Status status = write_all(folder.path, executor, program, info);
+  if (!status) return new_folder_commit(&folder);
+  new_folder_abandon(&folder);
   return status;
 }
 
@@ -361,11 +321,11 @@ Status checkpoint_save(const char *dir, Executor *executor, const Graph *program
 
 struct Checkpoint {
   char *dir;
-  Arena *arena;                    // of the origins
+  Arena *arena;                    // of the origins, and of what ties stand for
   json_t *meta;                    // owns the strings of `info`
   CheckpointInfo info;
   Safetensors *params, *state;
-  WeightSource params_source, all_source;
+  WeightSource params_source, named_source, all_source;
   Weight *all;
 };
 
@@ -408,6 +368,7 @@ static Status read_origins(Checkpoint *c) {
   if (!c->arena) FAIL(RESOURCE, NULL, "no memory to open %s", c->dir);
   ARENA_GUARD(c->arena);
   Status status = origins_from_json(json_object_get(c->meta, "initializers"), c->arena, &c->info.origins, &c->info.n_origins);
+  if (!status) status = ties_from_json(json_object_get(c->meta, "ties"), c->arena, &c->info.ties, &c->info.n_ties);
   if (!status) status = read_texts(c, "options", &c->info.options, &c->info.n_options);
   if (!status) status = read_texts(c, "defaults", &c->info.defaults, &c->info.n_defaults);
   ARENA_RETURN(c->arena, status_context(status, "%s/%s", c->dir, meta_name));
@@ -434,13 +395,29 @@ static Status load(Checkpoint *c, const char *dir) {
   return NULL;
 }
 
-Status checkpoint_open(const char *dir, Checkpoint **out) {
+static Status open_once(const char *dir, Checkpoint **out) {
   Checkpoint *c = calloc(1, sizeof *c);
   if (!c) FAIL(RESOURCE, NULL, "no memory to open %s", dir);
   Status status = load(c, dir);
   if (status) checkpoint_close(c);
   else *out = c;
   return status;
+}
+
+static ino_t inode_of(const char *path) {
+  struct stat st;
+  return stat(path, &st) ? 0 : st.st_ino;
+}
+
+// A folder that was exchanged while we read it is read again.
+Status checkpoint_open(const char *dir, Checkpoint **out) {
+  enum { TRIES = 100 };
+  for (int i = 1;; i++) {
+    ino_t before = inode_of(dir);
+    Status status = open_once(dir, out);
+    if (!status || i == TRIES || inode_of(dir) == before) return status;
+    status_free(status);
+  }
 }
 
 void checkpoint_close(Checkpoint *c) {
@@ -458,8 +435,49 @@ const CheckpointInfo *checkpoint_info(const Checkpoint *c) { return &c->info; }
 const WeightSource *checkpoint_params(const Checkpoint *c) { return &c->params_source; }
 bool checkpoint_has_state(const Checkpoint *c) { return safetensors_count(c->state) > 0; }
 
+static Status resolve_ties(Checkpoint *c) {
+  ARENA_GUARD(c->arena);
+  ARENA_RETURN(c->arena, ties_resolve(&c->params_source, c->info.ties, c->info.n_ties, c->arena, &c->named_source));
+}
+
+Status checkpoint_named_params(Checkpoint *c, const WeightSource **out) {
+  if (!c->named_source.weights) TRY(resolve_ties(c));
+  *out = &c->named_source;
+  return NULL;
+}
+
+// ---- Going on from it ---------------------------------------------------------------------------------------------------------
+
+static Status check_tensors(const Checkpoint *c, const Safetensors *file, const char *name, const Items *items) {
+  for (size_t i = 0; i < items->n; i++) {
+    const SafetensorsEntry *want = &items->entries[i];
+    const Weight *have = safetensors_find(file, want->name);
+    char a[160], b[160];
+    if (!have) FAIL(USAGE, want->name, "%s/%s does not hold it, and what trains does not start anew in the middle of a run", c->dir, name);
+    if (!type_same_shape(&have->type, &want->type))
+      FAIL(USAGE, want->name, "%s/%s holds %s, the program %s", c->dir, name, type_text(&have->type, a, sizeof a), type_text(&want->type, b, sizeof b));
+  }
+  return NULL;
+}
+
+// Nothing that was trained may silently begin at its initial value again.
+static Status check_program(const Checkpoint *c, const Graph *program) {
+  const char *was = c->info.optimizer, *is = program->recipe.optimizer ? program->recipe.optimizer : "";
+  if (strcmp(was, is)) FAIL(USAGE, NULL, "%s was trained with the optimizer '%s', its state is not that of '%s'", c->dir, was, is);
+  Items items;
+  TRY(list_params(program, NULL, true, &items));
+  Status status = check_tensors(c, c->params, params_name, &items);
+  items_finish(&items);
+  TRY(status);
+  TRY(list_states(program, &items));
+  status = check_tensors(c, c->state, state_name, &items);
+  items_finish(&items);
+  return status;
+}
+
 // The first weight of a name is the one that is found: the checkpoint's before the model's.
-Status checkpoint_weights(Checkpoint *c, const WeightSource *base, const WeightSource **out) {
+Status checkpoint_weights(Checkpoint *c, const WeightSource *base, const Graph *program, const WeightSource **out) {
+  TRY(check_program(c, program));
   size_t n_params = safetensors_count(c->params), n_state = safetensors_count(c->state), n_base = base ? base->n_weights : 0;
   free(c->all);
   c->all = calloc(n_params + n_state + n_base + 1, sizeof *c->all);

@@ -308,6 +308,16 @@ static Status write_at(SafetensorsWriter *w, const void *bytes, int64_t n, int64
   return NULL;
 }
 
+// A name of its own: several processes may write one file, the last one stays.
+static Status create_temporary(SafetensorsWriter *w) {
+  w->fd = mkostemp(w->temporary_path, O_CLOEXEC);
+  if (w->fd < 0) FAIL(IO, NULL, "cannot create %s: %s", w->temporary_path, strerror(errno));
+  mode_t mask = umask(0);                  // mkostemp makes private files; give what open would have given
+  umask(mask);
+  (void)!fchmod(w->fd, 0666 & ~mask);
+  return NULL;
+}
+
 static Status start_file(SafetensorsWriter *w, Slot *slots, const SafetensorsEntry *entries, const char *const *metadata) {
   size_t n = w->n_entries, header_bytes;
   for (size_t i = 0; i < n; i++) slots[i] = (Slot){entries[i].name, entries[i].type, 0, i};
@@ -319,9 +329,8 @@ static Status start_file(SafetensorsWriter *w, Slot *slots, const SafetensorsEnt
     w->offsets[slots[i].entry] = (int64_t)header_bytes + slots[i].offset_bytes;
     w->sizes[slots[i].entry] = type_bytes(&slots[i].type);
   }
-  w->fd = open(w->temporary_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  Status status = w->fd < 0 ? status_fail(STATUS_IO, NULL, "cannot create %s: %s", w->temporary_path, strerror(errno))
-                            : write_at(w, header, (int64_t)header_bytes, 0);
+  Status status = create_temporary(w);
+  if (!status) status = write_at(w, header, (int64_t)header_bytes, 0);
   free(header);
   return status;
 }
@@ -332,7 +341,7 @@ Status safetensors_create(const char *path, const SafetensorsEntry *entries, siz
   w->fd = -1;
   w->n_entries = n_entries;
   w->path = strdup(path);
-  w->temporary_path = malloc(strlen(path) + sizeof ".tmp");
+  w->temporary_path = malloc(strlen(path) + sizeof ".tmp.XXXXXX");
   w->offsets = calloc(n_entries + 1, sizeof *w->offsets);
   w->sizes = calloc(n_entries + 1, sizeof *w->sizes);
   w->written = calloc(n_entries + 1, sizeof *w->written);
@@ -341,7 +350,7 @@ Status safetensors_create(const char *path, const SafetensorsEntry *entries, siz
   if (!w->path || !w->temporary_path || !w->offsets || !w->sizes || !w->written || !slots) {
     status = status_fail(STATUS_RESOURCE, NULL, "no memory for the %zu tensors of %s", n_entries, path);
   } else {
-    sprintf(w->temporary_path, "%s.tmp", path);
+    sprintf(w->temporary_path, "%s.tmp.XXXXXX", path);
     status = start_file(w, slots, entries, metadata);
   }
   free(slots);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "safetensors.h"
+#include "tied_weights.h"
 
 enum { PARTS_MAX = 16, ORDERS_TRIED = 24 };
 
@@ -26,7 +27,8 @@ typedef struct Entry {
 } Entry;
 
 typedef struct Restore {
-  const Checkpoint *checkpoint;
+  const CheckpointInfo *info;
+  const WeightSource *params;      // trained, by every name
   const Safetensors *state;
   Arena *arena;
   const WeightOrigin *origins;
@@ -204,7 +206,7 @@ static bool names_alike(const char *a, const char *b) {
 static int compare_weight(const void *name, const void *weight) { return strcmp(name, ((const Weight *)weight)->name); }
 
 static const Weight *trained_values(const Restore *r, const WeightOrigin *origin) {
-  const WeightSource *params = checkpoint_params(r->checkpoint);           // in name order
+  const WeightSource *params = r->params;                                  // in name order
   return params->n_weights ? bsearch(origin->name, params->weights, params->n_weights, sizeof *params->weights, compare_weight) : NULL;
 }
 
@@ -355,9 +357,8 @@ static bool is_batch_count(const Restore *r, const Weight *part) {
 }
 
 static Status write_count(const Restore *r, SafetensorsWriter *writer, size_t at, const Weight *part) {
-  const CheckpointInfo *info = checkpoint_info(r->checkpoint);
   int64_t bytes = 0;
-  element_write_int(&bytes, part->type.dtype, 0, weight_read_int(part, 0) + info->step * info->micro_per_rank);
+  element_write_int(&bytes, part->type.dtype, 0, weight_read_int(part, 0) + r->info->step * r->info->micro_per_rank);
   return safetensors_write(writer, at, &bytes);
 }
 
@@ -395,18 +396,30 @@ static Status write_all(const Restore *r, const char *path) {
   return status;
 }
 
+// Does an entry take its values, under this name or another that is tied to it?
+static bool is_restored(const Restore *r, const char *name) {
+  const char *kept = ties_kept(r->info->ties, r->info->n_ties, name);
+  const WeightOrigin *origin = find_origin(r, kept);
+  bool restored = origin && r->restored[origin - r->origins];
+  for (size_t i = 0; i < r->info->n_ties && !restored; i++) {
+    if (strcmp(r->info->ties[i].kept, kept)) continue;
+    origin = find_origin(r, r->info->ties[i].tied);
+    restored = origin && r->restored[origin - r->origins];
+  }
+  return restored;
+}
+
 static size_t list_missing(const Restore *r, FILE *to) {
-  const WeightSource *params = checkpoint_params(r->checkpoint);
   size_t n = 0;
   for (size_t i = 0; i < r->n_entries; i++) {
     if (r->entries[i].source != TORCH_NONE) continue;
     fprintf(to, "\n  '%s': %s", safetensors_tensors(r->state)[i].name, r->entries[i].why);
     n++;
   }
-  for (size_t i = 0; i < params->n_weights; i++) {
-    const WeightOrigin *origin = find_origin(r, params->weights[i].name);
-    if (origin && r->restored[origin - r->origins]) continue;
-    fprintf(to, "\n  parameter '%s' of the model: no entry of the state file stands for it", params->weights[i].name);
+  for (size_t i = 0; i < r->params->n_weights; i++) {
+    const char *name = r->params->weights[i].name;
+    if (is_restored(r, name)) continue;
+    fprintf(to, "\n  parameter '%s' of the model: no entry of the state file stands for it", name);
     n++;
   }
   return n;
@@ -447,16 +460,18 @@ static Status restore(Restore *r, const char *out_path, TorchSummary *out) {
   ARENA_RETURN(r->arena, match_and_write(r, out_path, out));
 }
 
-Status torch_state_export(const Checkpoint *checkpoint, const char *state_path, const char *out_path, TorchSummary *out) {
+Status torch_state_export(Checkpoint *checkpoint, const char *state_path, const char *out_path, TorchSummary *out) {
   const CheckpointInfo *info = checkpoint_info(checkpoint);
   if (!info->n_origins)
     FAIL(UNSUPPORTED, NULL, "the checkpoint does not say what its model's initializers began with: save it anew with 'tessera run --resume'");
   Safetensors *state = NULL;
+  const WeightSource *params;
+  TRY(checkpoint_named_params(checkpoint, &params));
   Arena *arena = arena_create(0);
   if (!arena) FAIL(RESOURCE, NULL, "out of memory");
   Status status = safetensors_open(state_path, &state);
   if (!status) {
-    Restore r = {.checkpoint = checkpoint, .state = state, .arena = arena, .origins = info->origins, .n_origins = info->n_origins};
+    Restore r = {.info = info, .params = params, .state = state, .arena = arena, .origins = info->origins, .n_origins = info->n_origins};
     status = restore(&r, out_path, out);
   }
   safetensors_close(state);

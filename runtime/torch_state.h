@@ -22,6 +22,6 @@ typedef struct TorchSummary { int64_t count[TORCH_SOURCE_COUNT]; } TorchSummary;
 
 // Writes `out_path` from the checkpoint and the state file. `out` is set whenever the file was written. CHECK, naming every entry that was left out
 // and every trained parameter that has no entry, after writing the rest; UNSUPPORTED where the checkpoint does not say what the model began with.
-MUST_USE Status torch_state_export(const Checkpoint *checkpoint, const char *state_path, const char *out_path, TorchSummary *out);
+MUST_USE Status torch_state_export(Checkpoint *checkpoint, const char *state_path, const char *out_path, TorchSummary *out);
 
 #endif

@@ -8,13 +8,16 @@
 #include "../ir/path.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/safetensors.h"
+#include "../runtime/tied_weights.h"
 #include "../runtime/torch_state.h"
 #include "command.h"
 #include "compile_flow.h"
 
 // ---- One safetensors file -----------------------------------------------------------------------------------------------------
 
-static Status write_tensors(const WeightSource *params, const char *path) {
+static Status write_tensors(Checkpoint *checkpoint, const char *path) {
+  const WeightSource *params;
+  TRY(checkpoint_named_params(checkpoint, &params));
   SafetensorsEntry *entries = calloc(params->n_weights + 1, sizeof *entries);
   if (!entries) FAIL(RESOURCE, NULL, "out of memory for %zu tensors", params->n_weights);
   for (size_t i = 0; i < params->n_weights; i++) entries[i] = (SafetensorsEntry){params->weights[i].name, params->weights[i].type};
@@ -29,9 +32,15 @@ static Status write_tensors(const WeightSource *params, const char *path) {
 
 // ---- The model's file ---------------------------------------------------------------------------------------------------------
 
+typedef struct Trained {
+  const WeightSource *params;      // by every name
+  WeightSource constants;          // of the model, where names are tied to one that did not train
+} Trained;
+
 static Status read_trained(void *user, const Weight *weight, void *out, bool *found) {
-  const WeightSource *params = user;
-  const Weight *trained = weights_find(params, weight->name);
+  const Trained *t = user;
+  const Weight *trained = weights_find(t->params, weight->name);
+  if (!trained) trained = weights_find(&t->constants, weight->name);
   *found = trained != NULL;
   if (!trained) return STATUS_OK;
   if (!type_same_shape(&trained->type, &weight->type)) {
@@ -56,6 +65,21 @@ static Status check_source(Model *model, const char *path, const CheckpointInfo 
   ARENA_RETURN(arena, status);
 }
 
+// Names that are tied to constants take these constants' values.
+static Status tie_constants(const CheckpointInfo *info, const WeightSource *model, Arena *arena, Trained *out) {
+  ARENA_GUARD(arena);
+  WeightTie *ties = ARENA_ARRAY(arena, WeightTie, info->n_ties);
+  Weight *kept = ARENA_ARRAY(arena, Weight, info->n_ties);
+  size_t n = 0;
+  for (size_t i = 0; i < info->n_ties; i++) {
+    const Weight *constant = weights_find(model, info->ties[i].kept);
+    if (!constant || weights_find(out->params, info->ties[i].kept)) continue;
+    kept[n] = *constant;
+    ties[n++] = info->ties[i];
+  }
+  ARENA_RETURN(arena, ties_resolve(&(WeightSource){.weights = kept, .n_weights = n}, ties, n, arena, &out->constants));
+}
+
 static Status write_model(Checkpoint *checkpoint, const Options *options) {
   const CheckpointInfo *info = checkpoint_info(checkpoint);
   const char *path = options->model ? options->model : info->model_path;
@@ -66,7 +90,10 @@ static Status write_model(Checkpoint *checkpoint, const Options *options) {
   Status status = arena ? model_open(path, &model) : status_fail(STATUS_RESOURCE, NULL, "out of memory");
   if (status && !options->model) status = status_context(status, "the model that was trained (--model SOURCE names another place)");
   if (!status) status = check_source(model, path, info, arena, &weights);
-  if (!status) status = model_export(model, options->output, read_trained, (void *)(uintptr_t)checkpoint_params(checkpoint));
+  Trained trained = {0};
+  if (!status) status = checkpoint_named_params(checkpoint, &trained.params);
+  if (!status) status = tie_constants(info, &weights, arena, &trained);
+  if (!status) status = model_export(model, options->output, read_trained, &trained);
   model_close(model);
   arena_destroy(arena);
   return status;
@@ -93,7 +120,7 @@ static Status export_checkpoint(Checkpoint **checkpoint, const Options *options)
   TRY(command_make_folders(options->output));
   if (options->torch) TRY(write_state(*checkpoint, options));
   else if (model) TRY(write_model(*checkpoint, options));
-  else TRY(write_tensors(checkpoint_params(*checkpoint), options->output));
+  else TRY(write_tensors(*checkpoint, options->output));
   printf("%s: the weights of '%s' after %lld steps\n", options->output, options->input, (long long)checkpoint_info(*checkpoint)->step);
   return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../ir/hex.h"
+#include "../runtime/tied_weights.h"
 
 // ---- Is it the checkpoint of this model? --------------------------------------------------------------------------------------
 
@@ -104,6 +105,37 @@ Status resume_record(const Options *options, const Flow *flow, TextList *given, 
   if (!status) status = options_record(options, false, except, defaults);
   if (status) options_free_texts(given);
   return status;
+}
+
+// "--tie=KEPT=TIED", cut into its names; false for other options.
+static bool read_tie(const char *option, Arena *arena, WeightTie *out) {
+  static const char prefix[] = "--tie=";
+  if (strncmp(option, prefix, sizeof prefix - 1)) return false;
+  const char *kept = option + sizeof prefix - 1, *equals = strchr(kept, '=');
+  if (!equals) return false;
+  *out = (WeightTie){arena_string_n(arena, kept, (size_t)(equals - kept)), arena_string(arena, equals + 1), false};
+  return true;
+}
+
+static Status find_ties(const TextList *given, const WeightSource *weights, Arena *arena, const WeightTie **out, size_t *n_out) {
+  WeightTie *ties = ARENA_ARRAY(arena, WeightTie, given->n);
+  size_t n = 0;
+  for (int i = 0; i < given->n; i++) n += read_tie(given->items[i], arena, &ties[n]);
+  for (size_t i = 0; i < n; i++)
+    for (size_t step = 0; step < n && ties_kept(ties, n, ties[i].kept) != ties[i].kept; step++) ties[i].kept = ties_kept(ties, n, ties[i].kept);
+  for (size_t i = 0; i < n; i++) {
+    const Weight *kept = weights_find(weights, ties[i].kept), *tied = weights_find(weights, ties[i].tied);
+    if (!kept || !tied) FAIL(CHECK, NULL, "--tie %s=%s: the model has no such initializer any more", ties[i].kept, ties[i].tied);
+    ties[i].transposed = !type_same_shape(&kept->type, &tied->type);
+  }
+  *out = ties;
+  *n_out = n;
+  return STATUS_OK;
+}
+
+Status resume_ties(const TextList *given, const WeightSource *weights, Arena *arena, const WeightTie **out, size_t *n_out) {
+  ARENA_GUARD(arena);
+  ARENA_RETURN(arena, find_ties(given, weights, arena, out, n_out));
 }
 
 static Status join_lines(const TextList *list, Arena *arena, const char **out) {

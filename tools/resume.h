@@ -14,7 +14,10 @@ MUST_USE Status resume_open(const Options *options, const Flow *flow, Checkpoint
 // What a checkpoint of this run records in `options` and `defaults` of its CheckpointInfo; heap, ended by options_free_texts.
 MUST_USE Status resume_record(const Options *options, const Flow *flow, TextList *given, TextList *defaults);
 
-// The same for a plan file: one option a line, in `arena`.
+// The parameters that the recorded options (resume_record) tie; names of `weights`, the model's. In `arena`.
+MUST_USE Status resume_ties(const TextList *given, const WeightSource *weights, Arena *arena, const WeightTie **out, size_t *n_out);
+
+// What a plan file records in its recipe: one option a line, in `arena`.
 MUST_USE Status resume_plan_options(const Options *options, Arena *arena, const char **out);
 
 #endif

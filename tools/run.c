@@ -191,7 +191,7 @@ static Status choose_weights(Run *run) {
   if (!run->checkpoint) return STATUS_OK;
   if (has_state(program) && !loads_state(program))
     FAIL(UNSUPPORTED, NULL, "this plan starts its optimizer state at zero; to continue from '%s', run the model instead of the plan", run->options->resume);
-  return checkpoint_weights(run->checkpoint, &run->flow.weights, &run->weights);
+  return checkpoint_weights(run->checkpoint, &run->flow.weights, program, &run->weights);
 }
 
 static Status fill_moved(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
@@ -397,6 +397,7 @@ static Status save_to(Run *run, const char *dir, const TextList *given, const Te
   if (!run->origins) status = model_weight_origins(model, run->flow.arena, &run->origins, &run->n_origins);
   info.origins = run->origins;
   info.n_origins = run->n_origins;
+  if (!status) status = resume_ties(given, &run->flow.weights, run->flow.arena, &info.ties, &info.n_ties);
   if (!status) status = checkpoint_save(dir, run->executor, run->flow.plan.programs[0], &info);
   free(absolute);
   if (!status) run->saved_step = step;

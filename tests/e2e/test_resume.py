@@ -62,12 +62,45 @@ def check_plan(tmp):
           (rest["losses"], whole["losses"][2:]))
 
 
+def check_own_optimizer(tmp):
+    """A model that brings its optimizer goes on with it, and with no other."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "training_graphs", "ti_linreg_momentum")
+    saved, report = os.path.join(tmp, "own"), os.path.join(tmp, "own.json")
+    common = ["run", os.path.join(folder, "model.onnx"), "--data", os.path.join(folder, "inputs.safetensors"), "--no-shuffle", "--report", report]
+
+    def run(*arguments):
+        p = tessera(*common, *arguments)
+        return p, json.load(open(report))
+
+    _, whole = run("--steps", 6)
+    p, _ = run("--steps", 3, "--save", saved)
+    check(p.returncode == 0, p.stderr)
+    p, rest = run("--steps", 3, "--resume", saved)
+    check(p.returncode == 0 and rest["losses"] == whole["losses"][3:] and rest["params_hash"] == whole["params_hash"], "a model's own optimizer: %s" % p.stderr)
+    p, _ = run("--steps", 1, "--resume", saved, "--optimizer", "sgd", "--momentum", "0.9")
+    check(p.returncode == 2 and "model_momentum" in p.stderr, "another optimizer than the model's: exit %d %s" % (p.returncode, p.stderr))
+    p, _ = run("--steps", 2, "--optimizer", "adamw", "--save", saved)
+    check(p.returncode == 0, p.stderr)
+    p, _ = run("--steps", 1, "--resume", saved)
+    check(p.returncode == 0 and " adamw, " in p.stderr, "a named optimizer is taken up: exit %d %s" % (p.returncode, p.stderr))
+
+
+def check_missing(tmp):
+    """What trains now and has no state in the checkpoint is an error that names it."""
+    saved = os.path.join(tmp, "part")
+    train("mlp", "--optimizer", "sgd", "--momentum", "0.9", "--freeze", "layers.0.*", "--steps", 2, "--save", saved)
+    r = train("mlp", "--resume", saved, "--freeze", "layers.1.bias", "--steps", 1, expect=2)
+    check("layers.0." in r["stderr"] and "momentum_buffer" in r["stderr"] and "does not hold it" in r["stderr"], r["stderr"])
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         for options in OPTIMIZERS:
             check_same(tmp, options)
         check_other(tmp)
         check_plan(tmp)
+        check_own_optimizer(tmp)
+        check_missing(tmp)
     finish()
 
 

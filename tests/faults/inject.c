@@ -110,6 +110,8 @@ int __wrap_openat(int dir, const char *path, int flags, ...) {
 }
 REAL(FILE *, fopen, const char *path, const char *mode) { return fails(KIND_OPEN, EMFILE) ? NULL : __real_fopen(path, mode); }
 REAL(int, mkdir, const char *path, mode_t mode) { return fails(KIND_OPEN, ENOSPC) ? -1 : __real_mkdir(path, mode); }
+REAL(char *, mkdtemp, char *path) { return fails(KIND_OPEN, ENOSPC) ? NULL : __real_mkdtemp(path); }
+REAL(int, mkostemp, char *path, int flags) { return fails(KIND_OPEN, EMFILE) ? -1 : __real_mkostemp(path, flags); }
 REAL(DIR *, opendir, const char *path) { return fails(KIND_OPEN, EMFILE) ? NULL : __real_opendir(path); }
 REAL(ssize_t, read, int fd, void *to, size_t n) { return fails(KIND_READ, EIO) ? -1 : __real_read(fd, to, n); }
 REAL(ssize_t, pread, int fd, void *to, size_t n, off_t at) { return fails(KIND_READ, EIO) ? -1 : __real_pread(fd, to, n, at); }

@@ -600,7 +600,7 @@ static void resumed_runs_give_the_same_bits(void **state) {
     compile(&b, options);
     open_data(&b);
     const WeightSource *weights;
-    ok(checkpoint_weights(c, &b.imported.weights, &weights));
+    ok(checkpoint_weights(c, &b.imported.weights, b.program, &weights));
     ExecutorOptions run = quick();
     run.first_step = 3;
     b.n_losses = 3;
@@ -613,6 +613,48 @@ static void resumed_runs_give_the_same_bits(void **state) {
   }
   remove_checkpoint();
   assert_int_equal(rmdir(dir), 0);                   // nothing else is left
+}
+
+static void refuses_to_go_on(Checkpoint *c, Bench *b, const char *word) {
+  const WeightSource *weights;
+  Status s = checkpoint_weights(c, &b->imported.weights, b->program, &weights);
+  assert_int_equal(status_code(s), STATUS_USAGE);
+  char text[1024];
+  assert_non_null(strstr(status_text(s, text, sizeof text), word));
+  status_free(s);
+}
+
+// What trains comes from the checkpoint or not at all; constants may come from the model.
+static void what_trains_is_in_the_checkpoint(void **state) {
+  Bench b;
+  Checkpoint *c;
+  const WeightSource *weights;
+  strcpy(dir, "/tmp/tessera_test_XXXXXX");
+  assert_non_null(mkdtemp(dir));
+  snprintf(place, sizeof place, "%s/ck", dir);
+  start(&b, options_of(2, 1, 4), quick());
+  save(&b, 0);
+  ok(checkpoint_open(place, &c));
+  ok(checkpoint_weights(c, &b.imported.weights, b.program, &weights));
+  Bucket *bucket = &b.program->buckets[0];
+  const char *name = bucket->params[0], *optimizer = b.program->recipe.optimizer;
+  bucket->params[0] = "layers.9.weight";
+  refuses_to_go_on(c, &b, "'layers.9.weight'");
+  bucket->trainable = false;
+  ok(checkpoint_weights(c, &b.imported.weights, b.program, &weights));
+  bucket->trainable = true;
+  bucket->params[0] = name;
+  bucket->types[0].dims[0]++;
+  refuses_to_go_on(c, &b, name);
+  bucket->types[0].dims[0]--;
+  b.program->recipe.optimizer = "sgd";
+  refuses_to_go_on(c, &b, "optimizer 'adamw'");
+  b.program->recipe.optimizer = optimizer;
+  ok(checkpoint_weights(c, &b.imported.weights, b.program, &weights));
+  checkpoint_close(c);
+  remove_checkpoint();
+  assert_int_equal(rmdir(dir), 0);
+  finish(&b);
 }
 
 static void spoilt_checkpoints_are_refused(void **state) {
@@ -662,6 +704,7 @@ int main(void) {
       cmocka_unit_test(plans_beyond_memory_are_refused), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
       cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(a_hanging_rank_is_left_behind),
       cmocka_unit_test(nan_stops), cmocka_unit_test(spoilt_plans_are_refused), cmocka_unit_test(missing_weights_are_named),
-      cmocka_unit_test(resumed_runs_give_the_same_bits), cmocka_unit_test(spoilt_checkpoints_are_refused)};
+      cmocka_unit_test(resumed_runs_give_the_same_bits), cmocka_unit_test(what_trains_is_in_the_checkpoint),
+      cmocka_unit_test(spoilt_checkpoints_are_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
