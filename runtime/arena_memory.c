@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../ir/plan.h"
+#include "memory_limit.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20, RESIDENT_STEP_PAGES = 8192 };
 
@@ -78,30 +79,8 @@ int64_t arena_memory_resident(const ArenaMemory *memory) {
   return resident;
 }
 
-// The number after `key` in a small text file; -1: no file or no such key.
-static int64_t number_in(const char *path, const char *key) {
-  char text[8192];
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (n <= 0) return -1;
-  text[n] = 0;
-  const char *at = strstr(text, key);
-  if (!at) return -1;
-  char *end;
-  int64_t value = strtoll(at + strlen(key), &end, 10);
-  return end == at + strlen(key) ? -1 : value;
-}
-
-int64_t process_resident_bytes(void) { return number_in("/proc/self/status", "\nVmRSS:") * 1024; }
-int64_t process_peak_bytes(void) { return number_in("/proc/self/status", "\nVmHWM:") * 1024; }
-
-int64_t memory_available_bytes(void) {
-  int64_t machine_kib = number_in("/proc/meminfo", "\nMemAvailable:"), group = number_in("/sys/fs/cgroup/memory.max", "");
-  int64_t machine = machine_kib < 0 ? INT64_MAX : machine_kib * 1024;
-  return group >= 0 && group < machine ? group : machine;
-}
+int64_t process_resident_bytes(void) { return memory_number_in("/proc/self/status", "\nVmRSS:") * 1024; }
+int64_t process_peak_bytes(void) { return memory_number_in("/proc/self/status", "\nVmHWM:") * 1024; }
 
 void process_peak_reset(void) {
   int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

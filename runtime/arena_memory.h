@@ -27,9 +27,6 @@ void arena_memory_populate(const ArenaMemory *memory, int part, int parts);
 
 int64_t arena_memory_resident(const ArenaMemory *memory);             // bytes, asked of the kernel; -1 when it does not say
 
-// What this process may still take: available on the machine, at most what its control group allows at all. INT64_MAX: unknown.
-int64_t memory_available_bytes(void);
-
 // Of this process, from /proc/self/status: resident now, and the peak since the last reset (since start where resetting is not allowed).
 int64_t process_resident_bytes(void);
 int64_t process_peak_bytes(void);

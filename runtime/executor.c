@@ -9,6 +9,7 @@
 
 #include "../ir/clock.h"
 #include "executor_state.h"
+#include "memory_limit.h"
 
 enum { NS_PER_S = 1000000000, LOOK_NS = 100000000 };
 static const int64_t default_deadline_ns = 600 * (int64_t)NS_PER_S;
@@ -281,18 +282,34 @@ static Status start_threads(Executor *e) {
   return NULL;
 }
 
-static Status check_available(int64_t needed, int64_t available) {
-  if (needed > available)
-    FAIL(RESOURCE, NULL, "the plan needs %.1f MiB and %.1f MiB of memory are available; a higher --zero stage or smaller micro-batches need less",
-         (double)needed / (1 << 20), (double)available / (1 << 20));
-  return NULL;
+// What would make the plan smaller, after what it is now.
+static const char *advice(const Executor *e, char *out, size_t out_bytes) {
+  const Recipe *r = &e->graph->recipe;
+  char stage[64] = "", ranks[64] = "";
+  if (e->n_ranks > 1 && r->zero < 3) snprintf(stage, sizeof stage, "a higher stage (--zero, now %d), ", r->zero);
+  if (e->n_ranks > 1) snprintf(ranks, sizeof ranks, "fewer ranks (--ranks, now %d), ", e->n_ranks);
+  snprintf(out, out_bytes, "less is needed with %s%ssmaller micro-batches (--batch, --seq)", stage, ranks);
+  return out;
+}
+
+// Memory is populated at start: what is not there would be found out by the system, which ends processes.
+static Status check_room(const Executor *e, int64_t needed, MemoryRoom room) {
+  char text[192];
+  if (needed <= room.bytes) return NULL;
+  FAIL(RESOURCE, NULL, "the plan needs %" PRId64 " bytes (%.1f MiB) of memory and %" PRId64 " (%.1f MiB) are available; the limit is %s; %s", needed,
+       (double)needed / (1 << 20), room.bytes, (double)room.bytes / (1 << 20), room.by, advice(e, text, sizeof text));
 }
 
 static Status create_memory(Executor *e) {
-  int64_t rank_bytes = planned_bytes(e, SCOPE_RANK), process_bytes = planned_bytes(e, SCOPE_PROCESS), available = memory_available_bytes();
+  int64_t rank_bytes = planned_bytes(e, SCOPE_RANK), process_bytes = planned_bytes(e, SCOPE_PROCESS);
+  MemoryRoom room = memory_room(""), addresses = memory_address_room();
   e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
-  TRY(check_available(e->memory.arena_planned_bytes, available));
-  int64_t reserve = !e->options.grows ? 0 : available < RESERVE_BYTES_MAX ? available : RESERVE_BYTES_MAX;
+  TRY(check_room(e, e->memory.arena_planned_bytes, room));
+  TRY(check_room(e, e->memory.arena_planned_bytes, addresses));
+  int64_t reserve = RESERVE_BYTES_MAX;
+  if (room.bytes < reserve) reserve = room.bytes;
+  if (addresses.bytes / 2 / e->n_ranks < reserve) reserve = addresses.bytes / 2 / e->n_ranks;
+  if (!e->options.grows) reserve = 0;
   process_peak_reset();
   e->memory.rss_before_arena_bytes = process_resident_bytes();
   TRY(arena_memory_create(process_bytes, 0, &e->process_memory));
@@ -327,7 +344,7 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   TRY(take_variants(e, &variant, 1));
   int64_t needed = e->n_ranks * planned_bytes(e, SCOPE_RANK) + planned_bytes(e, SCOPE_PROCESS);
-  Status status = check_available(needed - e->memory.arena_planned_bytes, memory_available_bytes());
+  Status status = check_room(e, needed - e->memory.arena_planned_bytes, memory_room(""));
   if (status) {
     e->n_variants--;
     return status;

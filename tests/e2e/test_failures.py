@@ -6,12 +6,13 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import tempfile
 import time
 
-from e2e import TESSERA, check, finish, inputs, model, tessera, train
+from e2e import TESSERA, check, finish, inputs, model, sanitized, tessera, train
 
 
 def children(pid):
@@ -129,6 +130,27 @@ def check_report_on_usage(tmp):
     check(p.returncode == 2 and r["error"]["code"] == 2 and r["losses"] == [] and r["error"]["what"], "the report of a refused run says %s" % r["error"])
 
 
+def check_memory(tmp):
+    """Memory that is not there is an error before any of it is taken: the machine's, or what a limit allows."""
+    try:
+        from onnx import TensorProto, helper, save
+    except ImportError:
+        return
+    path = os.path.join(tmp, "wide.onnx")
+    weights = [helper.make_tensor("w", TensorProto.FLOAT, [4, 1024], [0.5] * 4096)]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("ReduceMean", ["t"], ["loss"], keepdims=0)]
+    inputs_ = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 4])]
+    graph = helper.make_graph(nodes, "g", inputs_, [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])], weights)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    limit = 2 << 30
+    for batch, ranks, options, word in ((1 << 27, 1, {}, "available"), (1 << 20, 1, {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))}, "RLIMIT_AS"),
+                                        (1 << 19, 2, {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))}, "--zero, now 1")):
+        started = time.time()
+        p = tessera("run", path, "--data", "random", "--batch", batch, "--steps", 1, "--ranks", ranks, "--zero", min(1, ranks - 1), **options)
+        check(p.returncode == 7 and "the plan needs" in p.stderr and word in p.stderr, "batch %d: exit %d %s" % (batch, p.returncode, p.stderr[-400:]))
+        check("signal" not in p.stderr and time.time() - started < 10, "batch %d took %.1f s" % (batch, time.time() - started))
+
+
 def main():
     rng = random.Random(3)
     with tempfile.TemporaryDirectory() as tmp:
@@ -138,6 +160,8 @@ def main():
         check_interrupt(tmp)
         check_usage(tmp)
         check_report_on_usage(tmp)
+        if not sanitized():          # its shadow is address space, too
+            check_memory(tmp)
     for _ in range(3):
         check_fault(rng.randrange(4), rng.randrange(20))
     check_not_finite()
