@@ -70,7 +70,8 @@ def nested_if(levels):
 
 CASES = [
     ("no bytes", b"", 3, "empty"),
-    ("not ONNX", b"PK\x03\x04" + bytes(100), 3, "no valid ONNX file: byte"),
+    ("a zip archive", b"PK\x03\x04" + bytes(100), 3, "zip archive"),
+    ("not ONNX", b"\x08\x0a\xff\xff" + bytes(100), 3, "no valid ONNX file: byte"),
     ("a negative dimension", changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, -3)), 3, "'W'"),
     ("a huge dimension", changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, 1 << 62)), 7, "'W'"),
     ("short data", changed(lambda m: set_attr(m.graph.initializer[0], "raw_data", b"1234")), 3, "raw_data has 4 bytes"),
