@@ -191,7 +191,12 @@ static void import_constant_node(const Site *site) {
 }
 
 // Operators that got another name and kept their meaning.
-static const char *name_today(const char *domain, const char *op) { return !*domain && !strcmp(op, "Scatter") ? "ScatterElements" : op; }
+static const char *name_today(const char *domain, const char *op) {
+  static const char *const renamed[][2] = {{"Scatter", "ScatterElements"}, {"Upsample", "Resize"}};
+  for (size_t i = 0; !*domain && i < sizeof renamed / sizeof *renamed; i++)
+    if (!strcmp(op, renamed[i][0])) return renamed[i][1];
+  return op;
+}
 
 // Every operator that has a row.
 static void import_row_node(const Site *site) {

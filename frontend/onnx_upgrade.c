@@ -137,6 +137,23 @@ static void group_factors(Draft *draft) {
                  "GroupNormalization of opset 18 to 20, whose scale and bias belong to groups, is not supported; that of opset 21 is");
 }
 
+// Until 10 Resize, and Upsample before it, had no roi; the coordinates were those of `asymmetric`, rounded down.
+static void resize_asymmetric(Draft *draft) {
+  Node *node = draft->node;
+  Graph *graph = draft->import->graph;
+  const Onnx__AttributeProto *scales = take(draft, "scales");
+  if (scales) {
+    Weight w = {.type = type_vector(DTYPE_F32, (int64_t)scales->n_floats),
+                .bytes = arena_copy(draft->import->arena, scales->floats, sizeof(float) * scales->n_floats)};
+    set_input(draft, 2, import_constant(draft->import, hint(draft, "scales"), &w));
+  } else if (node->n_inputs > 1) {
+    set_input(draft, 2, node->inputs[1]);
+  }
+  if (node->n_inputs > 1) node->inputs[1] = NULL;
+  attr_set(graph, node, &(AttrInit)A_STRING("coordinate_transformation_mode", "asymmetric"));
+  attr_set(graph, node, &(AttrInit)A_STRING("nearest_mode", "floor"));
+}
+
 // ---- The table ----------------------------------------------------------------------------------------------------------------
 
 // Versions from `oldest` can be read; those before `alike` need `fix`; those up to `newest` differ from IR_OPSET's in element types at most.
@@ -176,16 +193,17 @@ static const Upgrade upgrades[] = {
     {"ReduceL1", 1, 18, 28, axes_to_input}, {"ReduceL2", 1, 18, 23, axes_to_input}, {"ReduceLogSum", 1, 18, 28, axes_to_input},
     {"ReduceLogSumExp", 1, 18, 28, axes_to_input}, {"ReduceMax", 1, 18, 23, axes_to_input}, {"ReduceMean", 1, 18, 23, axes_to_input},
     {"ReduceMin", 1, 18, 23, axes_to_input}, {"ReduceProd", 1, 18, 23, axes_to_input}, {"ReduceSum", 1, 13, 23, axes_to_input},
-    {"ReduceSumSquare", 1, 18, 23, axes_to_input}, {"Relu", 6, 6, 23, NULL}, {"Reshape", 5, 5, 25, NULL}, {"ReverseSequence", 10, 10, 28, NULL},
-    {"RNN", 7, 7, 23, NULL}, {"Round", 11, 11, 23, NULL}, {"Scatter", 9, 9, 10, NULL}, {"ScatterElements", 11, 11, 23, NULL},
-    {"ScatterND", 11, 11, 23, NULL}, {"Selu", 6, 6, 23, NULL}, {"Shape", 1, 1, 25, NULL}, {"Shrink", 9, 9, 23, NULL}, {"Sigmoid", 6, 6, 23, NULL},
-    {"Sign", 9, 9, 23, NULL}, {"Sin", 7, 7, 23, NULL}, {"Sinh", 9, 9, 23, NULL}, {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs},
-    {"Softmax", 1, 13, 23, softmax_of_rows}, {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL},
-    {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL}, {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL},
-    {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL}, {"Sum", 8, 8, 23, NULL}, {"SwiGLU", 28, 28, 28, NULL},
-    {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL}, {"TensorScatter", 24, 24, 24, NULL},
-    {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input}, {"Transpose", 1, 1, 25, NULL},
-    {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Where", 9, 9, 23, NULL}, {"Xor", 7, 7, 23, NULL},
+    {"ReduceSumSquare", 1, 18, 23, axes_to_input}, {"Relu", 6, 6, 23, NULL}, {"Reshape", 5, 5, 25, NULL}, {"Resize", 10, 11, 23, resize_asymmetric},
+    {"ReverseSequence", 10, 10, 28, NULL}, {"RNN", 7, 7, 23, NULL}, {"Round", 11, 11, 23, NULL}, {"Scatter", 9, 9, 10, NULL},
+    {"ScatterElements", 11, 11, 23, NULL}, {"ScatterND", 11, 11, 23, NULL}, {"Selu", 6, 6, 23, NULL}, {"Shape", 1, 1, 25, NULL},
+    {"Shrink", 9, 9, 23, NULL}, {"Sigmoid", 6, 6, 23, NULL}, {"Sign", 9, 9, 23, NULL}, {"Sin", 7, 7, 23, NULL}, {"Sinh", 9, 9, 23, NULL},
+    {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
+    {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL},
+    {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL}, {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL},
+    {"Sum", 8, 8, 23, NULL}, {"SwiGLU", 28, 28, 28, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
+    {"TensorScatter", 24, 24, 24, NULL}, {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input},
+    {"Transpose", 1, 1, 25, NULL}, {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Upsample", 7, 10, 9, resize_asymmetric},
+    {"Where", 9, 9, 23, NULL}, {"Xor", 7, 7, 23, NULL},
 };
 
 void upgrade_node(Draft *draft) {
