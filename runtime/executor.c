@@ -252,6 +252,8 @@ static Status check_target(const Graph *g, Isa *isa) {
   const Recipe *recipe = &g->recipe;
   if (!(g->facts & FACT_PLANNED)) FAIL(USAGE, NULL, "graph '%s' is no finished plan", g->name);
   if (recipe->processes != 1) FAIL(UNSUPPORTED, NULL, "the plan is for %d processes; this runtime runs plans for one", recipe->processes);
+  if (recipe->threads_per_rank != 1)
+    FAIL(UNSUPPORTED, NULL, "the plan is for %d threads per rank; this runtime computes each rank on one, so that sums keep their order", recipe->threads_per_rank);
   if (mesh_ranks(&g->mesh) != recipe->ranks_per_process || recipe->ranks_per_process < 1)
     FAIL(MALFORMED, NULL, "the plan has a mesh of %d ranks and %d ranks in its process", mesh_ranks(&g->mesh), recipe->ranks_per_process);
   if (recipe->micro_per_rank < 1) FAIL(MALFORMED, NULL, "the plan has %" PRId64 " micro-batches per rank", recipe->micro_per_rank);
