@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "op.h"
@@ -89,6 +90,21 @@ PlanBytes plan_bytes(const Graph *program, Arena *arena) {
   count_sent(program, arena, &p);
   count_peak(program, arena, &p);
   return p;
+}
+
+static bool is_power_of_two(int64_t n) { return n > 0 && !(n & (n - 1)); }
+
+bool plan_bits_are_shared(const Graph *program) { return is_power_of_two(mesh_ranks(&program->mesh)) && is_power_of_two(program->recipe.micro_per_rank); }
+
+const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]) {
+  int ranks = mesh_ranks(&program->mesh);
+  long long micro = (long long)program->recipe.micro_per_rank;
+  if (plan_bits_are_shared(program))
+    snprintf(out, PLAN_BITS_BYTES, "the same for all powers of two of ranks and micro-batches per rank that make %lld micro-batches a step", ranks * micro);
+  else
+    snprintf(out, PLAN_BITS_BYTES, "for %d rank%s with %lld micro-batch%s each only: results repeat, but other numbers of ranks give other last bits", ranks, ranks == 1 ? "" : "s",
+             micro, micro == 1 ? "" : "es");
+  return out;
 }
 
 // ---- Variants -----------------------------------------------------------------------------------------------------------------

@@ -4,26 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "../frontend/atomic_file.h"
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
-double report_median(const double *values, int64_t n) {
+static double median(const double *values, int64_t n) {
   if (n <= 0) return 0;
   double *sorted = malloc((size_t)n * sizeof *sorted);
   if (!sorted) return values[n / 2];   // an estimate is better than no report
   memcpy(sorted, values, (size_t)n * sizeof *sorted);
   qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
-  double median = n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+  double middle = n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
   free(sorted);
-  return median;
+  return middle;
 }
 
-double report_rate_per_s(const RunReport *report) {
-  double ms = report_median(report->step_ms, report->n_steps);
+// Items per second at the median step; 0 when unknown.
+static double rate_per_s(const RunReport *report) {
+  double ms = median(report->step_ms, report->n_steps);
   return ms > 0 ? (double)report->items_per_step * 1e3 / ms : 0;
 }
 
@@ -91,7 +93,7 @@ static void write_step_ms(JsonWriter *w, const RunReport *report) {
     if (report->step_ms[i] > high) high = report->step_ms[i];
   }
   json_write_object(w, "step_ms");
-  json_write_real(w, "median", report_median(report->step_ms, report->n_steps));
+  json_write_real(w, "median", median(report->step_ms, report->n_steps));
   json_write_real(w, "min", low);
   json_write_real(w, "max", high);
   json_write_end_object(w);
@@ -107,6 +109,8 @@ static void write_plan_fields(JsonWriter *w, const RunReport *report, Arena *are
   json_write_text(w, "reduce", reduce_name(recipe->reduce));
   json_write_text(w, "optimizer", recipe->optimizer);
   json_write_text(w, "loss_rule", recipe->loss_rule);
+  char bits[PLAN_BITS_BYTES];
+  json_write_text(w, "bits", plan_bits_rule(report->program, bits));
   json_write_text(w, "numerics_key", recipe->numerics_key);
   json_write_int(w, "padded_param_bytes", plan_bytes(report->program, arena).padded_param_bytes);
   report_write_sent_bytes(w, report->program, report->executor, arena);
@@ -145,7 +149,7 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   json_write_text(w, "params_hash", report->params_hash);
   json_write_int(w, "steps", report->n_steps);
   write_step_ms(w, report);
-  if (report->items_per_step) json_write_real(w, report->rate_key, report_rate_per_s(report));
+  if (report->items_per_step) json_write_real(w, report->rate_key, rate_per_s(report));
   json_write_real(w, "compile_ms", report->compile_ms);
   if (report->program) write_plan_fields(w, report, arena);
   if (report->executor) write_rss(w, report->executor);
@@ -160,30 +164,43 @@ static bool is_special(const char *path) {
   return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
-static Status write_file(const char *path, const char *shown, const RunReport *report, Arena *arena) {
-  FILE *to = fopen(path, "w");
-  if (!to) FAIL(IO, NULL, "cannot write the report '%s': %s", shown, strerror(errno));
+// The report as text. *out: heap, also after an error (then perhaps NULL).
+static Status report_text(const RunReport *report, Arena *arena, char **out, size_t *out_bytes) {
+  FILE *to = open_memstream(out, out_bytes);
+  if (!to) FAIL(RESOURCE, NULL, "out of memory while writing the report");
   JsonWriter w = {.to = to};
   Status status = write_report(&w, report, arena);
-  bool written = !ferror(to);
-  written &= fclose(to) == 0;
-  if (!status && !written) status = status_fail(STATUS_IO, NULL, "cannot write the report '%s': %s", shown, strerror(errno));
+  bool whole = !ferror(to);
+  whole &= fclose(to) == 0;
+  if (!status && !whole) status = status_fail(STATUS_RESOURCE, NULL, "out of memory while writing the report");
+  return status;
+}
+
+static Status write_direct(const char *path, const char *text, size_t bytes) {
+  FILE *to = fopen(path, "w");
+  bool whole = to && fwrite(text, 1, bytes, to) == bytes;
+  if (to) whole &= fclose(to) == 0;
+  if (!whole) FAIL(IO, NULL, "cannot write %s: %s", path, strerror(errno));
+  return STATUS_OK;
+}
+
+static Status write_whole(const char *path, const char *text, size_t bytes) {
+  AtomicFile file;
+  TRY(atomic_begin(path, &file));
+  Status status = atomic_write(&file, text, bytes);
+  if (!status) return atomic_commit(&file);
+  atomic_abandon(&file);
   return status;
 }
 
 Status report_write(const char *path, const RunReport *report) {
-  size_t bytes = strlen(path) + 32;
-  char *temporary = malloc(bytes);
   Arena *arena = arena_create(0);
-  Status status = temporary && arena ? NULL : status_fail(STATUS_RESOURCE, NULL, "out of memory while writing the report");
-  bool direct = is_special(path);
-  if (!status) {
-    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-    status = write_file(direct ? path : temporary, path, report, arena);
-    if (!status && !direct && rename(temporary, path)) status = status_fail(STATUS_IO, NULL, "cannot write the report '%s': %s", path, strerror(errno));
-    if (status && !direct) unlink(temporary);
-  }
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory while writing the report");
+  char *text = NULL;
+  size_t bytes = 0;
+  Status status = report_text(report, arena, &text, &bytes);
+  if (!status) status = status_context(is_special(path) ? write_direct(path, text, bytes) : write_whole(path, text, bytes), "the report");
+  free(text);
   arena_destroy(arena);
-  free(temporary);
   return status;
 }

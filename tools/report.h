@@ -19,7 +19,7 @@ typedef struct RunReport {
   const StatusError *error;        // NULL: none
 } RunReport;
 
-// Writes atomically (a temporary file beside `path`, then rename).
+// Writes atomically (frontend/atomic_file.h), to pipes and devices directly.
 MUST_USE Status report_write(const char *path, const RunReport *report);
 
 // "sent_bytes_per_step" and "peak_bytes" of a plan, shared with `show`. Without an executor `measured` is absent. Under the caller's ARENA_GUARD.
@@ -29,8 +29,5 @@ void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor
 // Sum of bytes x times of the ledger's entries by kind; entries with equal `kind` are neighbours of nobody: looked up by name.
 typedef struct KindBytes { const char *kind; int64_t bytes; } KindBytes;
 size_t report_bytes_by_kind(const LedgerEntry *entries, size_t n, Arena *arena, KindBytes **out);
-
-double report_median(const double *values, int64_t n);     // 0 for n = 0
-double report_rate_per_s(const RunReport *report);         // items per second at the median step; 0 when unknown
 
 #endif

@@ -292,6 +292,8 @@ static Status say_plan_guarded(const Run *run, Arena *arena) {
           bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
   if (run->flow.plan.n_variants > 1) fprintf(stderr, "tessera: a program for each of %d shapes of batches\n", run->flow.plan.n_variants);
   if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
+  char bits[PLAN_BITS_BYTES];
+  if (!plan_bits_are_shared(program)) fprintf(stderr, "tessera: bits: %s\n", plan_bits_rule(program, bits));
   ARENA_RETURN(arena, STATUS_OK);
 }
 

@@ -44,6 +44,11 @@ def main():
         rest = train("mlp", *part, "--steps", 2, "--ranks", 1, "--zero", 0, "--resume", saved)
         check(rest["losses"] == whole["losses"][4:], "losses after --resume are %s, wanted %s" % (rest["losses"], whole["losses"][4:]))
         check(rest["params_hash"] == whole["params_hash"], "parameters differ after --resume")
+
+    for ranks, micro, only in ((3, 6, True), (2, 6, True), (2, 8, False), (1, 1, False)):
+        r = train("mlp", "--steps", 1, "--ranks", ranks, "--micro-batches", micro)
+        check(("only" in r["bits"]) == only, "%d ranks, %d micro-batches: the report says of bits: %s" % (ranks, micro, r["bits"]))
+        check(("tessera: bits: " in r["stderr"]) == only, "%d ranks, %d micro-batches: stderr: %s" % (ranks, micro, r["stderr"]))
     finish()
 
 
