@@ -6,7 +6,8 @@
 #include "accumulate.h"
 #include "pass_list.h"
 
-int tree_levels(int64_t count) {
+// Bits of count - 1: number of partial buffers.
+static int tree_levels(int64_t count) {
   int bits = 0;
   for (int64_t v = count - 1; v > 0; v >>= 1) bits++;
   return bits;
@@ -48,9 +49,11 @@ Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
 Status micro_per_rank(const CompileOptions *options, int64_t *out) {
   int64_t micro_batches = options->micro_batches ? options->micro_batches : options->ranks;
   if (options->ranks < 1) FAIL(USAGE, NULL, "--ranks %d: there is at least one rank", options->ranks);
-  if (micro_batches < options->ranks || micro_batches % options->ranks)
-    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " is not a multiple of --ranks %d; every rank computes the same number of micro-batches",
-         micro_batches, options->ranks);
+  int64_t above = (micro_batches / options->ranks + 1) * options->ranks, below = above - options->ranks;
+  if (micro_batches < options->ranks)
+    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " cannot be shared equally by %d ranks; %" PRId64 " can", micro_batches, options->ranks, above);
+  if (micro_batches % options->ranks)
+    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " cannot be shared equally by %d ranks; %" PRId64 " or %" PRId64 " can", micro_batches, options->ranks, below, above);
   *out = micro_batches / options->ranks;
   return STATUS_OK;
 }

@@ -5,8 +5,6 @@
 #include "../ir/op.h"
 #include "pass.h"
 
-int tree_levels(int64_t count);   // bits of count - 1: number of partial buffers
-
 // TreeAccumulate over `count` micro-batches with fresh partial values "<name>.partial.<level>" (no producer). Returns the sum.
 Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name);
 

@@ -10,6 +10,8 @@
 #include "../ir/clock.h"
 #include "../ir/hex.h"
 #include "../ir/path.h"
+#include "../passes/accumulate.h"
+#include "../passes/optimizer_rules.h"
 #include "../runtime/safetensors.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
@@ -260,10 +262,8 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.ranks = (int)options->ranks;
   c.zero = (int)options->zero;
   c.micro_batches = options->micro_batches;
-  if (options->micro_batches % options->ranks != 0)
-    FAIL(USAGE, NULL, "--micro-batches %" PRId64 " cannot be shared equally by %" PRId64 " ranks; %" PRId64 " or %" PRId64 " can", options->micro_batches,
-         options->ranks, (options->micro_batches / options->ranks + (options->micro_batches < options->ranks)) * options->ranks,
-         (options->micro_batches / options->ranks + 1) * options->ranks);
+  int64_t each;
+  TRY(micro_per_rank(&c, &each));
   c.reduce_given = options->reduce != NULL;
   if (options->reduce) c.reduce = !strcmp(options->reduce, "step") ? REDUCE_STEP : REDUCE_MICRO;
   c.precision = options->precision;
@@ -291,11 +291,12 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
     c.beta2 = own->beta;
     if (!options->given.lr && own->lr >= 0) c.lr = own->lr;
   }
-  c.eps = own ? own->epsilon : options->given.eps ? options->eps : !strcmp(options->optimizer, "adagrad") ? 1e-10 : 1e-8;
+  const OptimizerRule *rule = optimizer_rule_find(options->optimizer);   // not NULL: the choices of --optimizer are rows
+  c.eps = own ? own->epsilon : options->given.eps || !rule ? options->eps : rule->eps;
   c.alpha = options->alpha;
   c.lr_decay = options->lr_decay;
   c.initial_accumulator = options->initial_accumulator;
-  c.weight_decay = own ? own->post : options->given.weight_decay ? options->weight_decay : !strcmp(options->optimizer, "adamw") ? 0.01 : 0;
+  c.weight_decay = own ? own->post : options->given.weight_decay || !rule ? options->weight_decay : rule->weight_decay;
   c.clip_norm = options->clip_norm;
   if (c.nesterov && (c.momentum <= 0 || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
   c.model_path = flow->model ? model_path(flow->model) : options->input;
@@ -310,16 +311,16 @@ static Status check_options_fit_optimizer(const Options *options, const OwnOptim
              options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay;
   if (own && !options->given.optimizer && any)
     FAIL(USAGE, NULL, "the model brings its own optimizer with its numbers; name another with --optimizer to change them");
-  const char *name = options->optimizer;
-  bool sgd = !strcmp(name, "sgd"), adam = !strncmp(name, "adam", 4), adagrad = !strcmp(name, "adagrad"), rmsprop = !strcmp(name, "rmsprop");
-  const struct { const char *option; bool given, fits; } rows[] = {
-      {"--momentum", options->given.momentum, sgd || rmsprop}, {"--dampening", options->given.dampening, sgd},
-      {"--nesterov", options->given.nesterov, sgd},            {"--betas", options->given.betas, adam},
-      {"--eps", options->given.eps, !sgd},                     {"--alpha", options->given.alpha, rmsprop},
-      {"--lr-decay", options->given.lr_decay, adagrad},        {"--initial-accumulator", options->given.initial_accumulator, adagrad}};
+  const OptimizerRule *rule = optimizer_rule_find(options->optimizer);
+  if (!rule) FAIL(USAGE, NULL, "--optimizer '%s' is unknown", options->optimizer);
+  const struct { const char *option; bool given; uint32_t bit; } rows[] = {
+      {"--momentum", options->given.momentum, READS_MOMENTUM}, {"--dampening", options->given.dampening, READS_DAMPENING},
+      {"--nesterov", options->given.nesterov, READS_NESTEROV}, {"--betas", options->given.betas, READS_BETAS},
+      {"--eps", options->given.eps, READS_EPS},                {"--alpha", options->given.alpha, READS_ALPHA},
+      {"--lr-decay", options->given.lr_decay, READS_LR_DECAY}, {"--initial-accumulator", options->given.initial_accumulator, READS_INITIAL_ACCUMULATOR}};
   const char *misplaced = NULL;
   for (size_t i = 0; !misplaced && i < sizeof rows / sizeof *rows; i++)
-    if (rows[i].given && !rows[i].fits) misplaced = rows[i].option;
+    if (rows[i].given && !(rule->reads & rows[i].bit)) misplaced = rows[i].option;
   if (misplaced) FAIL(USAGE, NULL, "%s means nothing to --optimizer %s", misplaced, options->optimizer);
   return STATUS_OK;
 }
