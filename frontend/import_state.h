@@ -107,8 +107,6 @@ void import_problem(Import *import, StatusCode code, const char *node, const cha
 void import_warning(Import *import, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Records an error as a problem and ends it; true when there was one. `node` is used where the error names none.
 bool import_absorb(Import *import, Status status, const char *node);
-// All problems as one Status, NULL when there are none. Ends with the code of the gravest: MALFORMED, UNSUPPORTED, RESOURCE, IO, USAGE.
-MUST_USE Status import_verdict(const Import *import);
 
 // ---- onnx_tensor.c: a TensorProto as a Weight. Bytes stay in the file where they lie there in one piece. ----
 MUST_USE Status tensor_type(const OnnxTensor *tensor, Type *out);
@@ -143,7 +141,6 @@ Binding site_input(const Site *site, size_t index);
 Value *site_tensor(const Site *site, size_t index);                 // NULL: absent or no tensor (which is complained of)
 void site_bind(const Site *site, size_t index, Binding binding);    // what output `index` of the node is
 Value *site_declared(const Site *site, size_t index);               // what output `index` must become; NULL: nothing given
-void site_break(const Site *site);                                  // outputs that are not bound yet are broken
 void site_problem(const Site *site, StatusCode code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int64_t site_attr_int(const Site *site, const char *name, int64_t otherwise);
 // A further node; outputs[i] NULL: a new value. Returns its outputs; NULL where the operator is not supported (complained of).

@@ -111,7 +111,8 @@ static StatusCode gravest(const Import *import) {
   return import->problems[0].code;
 }
 
-Status import_verdict(const Import *import) {
+// All problems as one Status, NULL when there are none, with the code of the gravest.
+static Status import_verdict(const Import *import) {
   if (!import->n_problems) return STATUS_OK;
   if (import->n_problems == 1) return status_fail(import->problems[0].code, import->problems[0].node, "%s", import->problems[0].what);
   size_t capacity = 128;

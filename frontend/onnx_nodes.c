@@ -72,7 +72,8 @@ void site_bind(const Site *site, size_t index, Binding binding) {
   e->defined = true;
 }
 
-void site_break(const Site *site) {
+// Outputs that are not bound yet are broken.
+static void site_break(const Site *site) {
   for (size_t i = 0; i < site->from->head->n_output; i++) {
     const ScopeEntry *e = output_entry(site, i);
     if (e && !e->defined) site_bind(site, i, (Binding){.kind = BOUND_BROKEN});

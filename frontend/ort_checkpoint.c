@@ -85,6 +85,6 @@ Status ort_checkpoint_read(Bytes bytes, const char *path, Arena *arena, OrtCheck
     for (size_t i = 0; i < n[k] && !f.bad; i++) TRY(read_tensor(&f, follow(&f, lists[k] + 4 * i), path, arena, &weights[count++]));
   if (f.bad) FAIL(MALFORMED, NULL, "%s: byte %zu lies beyond its %zu bytes, or is no place of anything", path, f.bad_at, bytes.n);
   if (!module) FAIL(MALFORMED, NULL, "%s holds no parameters", path);
-  *out = (OrtCheckpoint){weights, count, n[0]};
+  *out = (OrtCheckpoint){weights, count};
   return STATUS_OK;
 }

@@ -11,7 +11,7 @@
 
 typedef struct OrtCheckpoint {
   const Weight *weights;      // parameters with a gradient, then frozen ones
-  size_t n_weights, n_trained;
+  size_t n_weights;
 } OrtCheckpoint;
 
 // `path` is recorded in the weights and named in messages.

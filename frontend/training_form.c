@@ -131,7 +131,7 @@ bool form_lacks(const Form *form, const char *name) {
 }
 
 static Status find_given(Model *model, Arena *arena, Form *form) {
-  OrtCheckpoint checkpoint = {model->given, model->n_given, 0};
+  OrtCheckpoint checkpoint = {model->given, model->n_given};
   struct stat st;
   bool beside = form->kind == FORM_ORT && !model->n_given && !stat(arena_printf(arena, "%s/checkpoint", model->external.folder), &st);
   if (beside) {

@@ -113,6 +113,12 @@ Value *graph_find_value(const Graph *graph, const char *name) {
   return e ? e->item : NULL;
 }
 
+const char *graph_free_name(const Graph *graph, const char *wish) {
+  const char *name = wish;
+  for (int i = 1; graph_find_value(graph, name); i++) name = arena_printf(graph->arena, "%s.%d", wish, i);
+  return name;
+}
+
 void graph_rename_value(Graph *graph, Value *value, const char *name) {
   if (!strcmp(value->name, name)) return;
   NameEntry *old = name_find(&graph->names->values, value->name);
@@ -125,11 +131,7 @@ void graph_rename_value(Graph *graph, Value *value, const char *name) {
 void graph_claim_name(Graph *graph, Value *value, const char *name) {
   Value *other = graph_find_value(graph, name);
   if (other == value) return;
-  if (other) {
-    const char *moved = arena_printf(graph->arena, "%s.model", name);
-    for (int i = 1; graph_find_value(graph, moved); i++) moved = arena_printf(graph->arena, "%s.model.%d", name, i);
-    graph_rename_value(graph, other, moved);
-  }
+  if (other) graph_rename_value(graph, other, graph_free_name(graph, arena_printf(graph->arena, "%s.model", name)));
   graph_rename_value(graph, value, name);
 }
 

@@ -53,6 +53,9 @@ typedef enum Scope { SCOPE_RANK, SCOPE_PROCESS, SCOPE_COUNT } Scope;
 typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;
 typedef enum Reduce { REDUCE_MICRO, REDUCE_STEP, REDUCE_COUNT } Reduce;
 
+// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, queues other than COMPUTE with their waits, and
+// ROLE_MASTER. They are written, read and checked; no pass produces them, and the runtime refuses what it cannot honour.
+
 // What a buffer's bytes are counted as.
 typedef enum Category {
   CATEGORY_PARAMS, CATEGORY_GRADS, CATEGORY_STATE, CATEGORY_PARTIAL, CATEGORY_PACKED, CATEGORY_GATHERED, CATEGORY_BUCKETS,
@@ -60,7 +63,7 @@ typedef enum Category {
   CATEGORY_COUNT
 } Category;
 
-// Views of a PROCESS buffer are guarded by epochs (design, section 7): what a step does to the buffer `region`.
+// Views of a PROCESS buffer are guarded by epochs, counters of what is published and read: what a step does to the buffer `region`.
 typedef enum Guard {
   GUARD_NONE,
   GUARD_READ_BEGIN,  // waits until every rank has published its shard; a gather that copies nothing
@@ -253,6 +256,7 @@ Graph *graph_create(Arena *arena, const char *name);
 // A new value; `hint` is made unique ("hint", "hint.1", ...). Type DTYPE_NONE, placements WHOLE, loc.buffer -1, bucket -1.
 Value *graph_add_value(Graph *graph, const char *hint);
 Value *graph_find_value(const Graph *graph, const char *name);          // NULL when absent
+const char *graph_free_name(const Graph *graph, const char *wish);      // `wish`, or the first of "wish.1", "wish.2", ... that no value has; in the arena
 void graph_rename_value(Graph *graph, Value *value, const char *name);  // the name must be free
 // The same for names that the compiler gives a meaning ("bucket.0.param", "tessera.lr"): another value that has it gets "name.model" or the like.
 void graph_claim_name(Graph *graph, Value *value, const char *name);

@@ -44,7 +44,8 @@ bool meta_is_json(const char *key) {
          !strcmp(key, META_CONFIGURATIONS) || !strcmp(key, META_SHARDING);
 }
 
-Role meta_default_role(const Value *value) {
+// By the value's place alone: its `role` pair is left out then.
+static Role default_role(const Value *value) {
   if (value->producer) return ROLE_ACTIVATION;
   return value->weight ? ROLE_CONST : ROLE_INPUT;
 }
@@ -69,7 +70,7 @@ static const char *placement_text(const Graph *graph, const Value *v, Arena *are
 size_t meta_of_value(const Graph *graph, const Value *v, Arena *arena, MetaPair **out) {
   Pairs p = {.arena = arena};
   bool frozen = v->role == ROLE_PARAM && !v->trainable;
-  if (v->role != meta_default_role(v)) put(&p, "role", frozen ? "frozen" : role_name(v->role));
+  if (v->role != default_role(v)) put(&p, "role", frozen ? "frozen" : role_name(v->role));
   if (v->trainable && v->role != ROLE_PARAM) put(&p, "trainable", "true");
   if (v->weight && v->weight->type.dtype != v->type.dtype) put(&p, "dtype", dtype_name(v->type.dtype));
   put(&p, "placement", placement_text(graph, v, arena));

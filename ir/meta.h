@@ -4,7 +4,8 @@
 //
 // Where things lie in an ONNX graph, in text and in files alike:
 //   - graph.input: graph->inputs in order, then every other value without producer and without weight (ROLE_CONTROL, a parameter without
-//     bytes, carried values) in id order. meta_default_role says which role each position has before its pairs are set.
+//     bytes, carried values) in id order. Before its pairs are set, a value's role is ACTIVATION with a producer, CONST with a weight,
+//     else INPUT.
 //   - graph.initializer: every value with a weight (not repeated in graph.input). graph.output: graph->outputs. graph.value_info: all others.
 //   - opset_import[""] = graph->opset, opset_import["tessera"] = 1; the file's own ir_version is 10 (graph->ir_version is the source's: a pair).
 //   - a node without name is called after its first output; without the pair `origin` it stems from itself.
@@ -36,9 +37,6 @@ size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 
 // Is the text of this key a JSON object or list (on one line)? The text form prints it as it stands.
 bool meta_is_json(const char *key);
-
-// The role of a value by its place alone: ACTIVATION with a producer, CONST with a weight, else INPUT. Its `role` pair is left out then.
-Role meta_default_role(const Value *value);
 
 // Setting goes in two rounds, because pairs name values and nodes that may come later: set all, then finish once, when all values and nodes
 // (with final names and ids) and all graph pairs are there. Values have their default role and nodes PHASE_MICRO, origin = name before.

@@ -6,7 +6,8 @@
 
 #include "graph.h"
 
-int sharding_slot(const Node *node, const char *tensor) {
+// Which slot of the node is called `tensor`; SHARDING_NO_SLOT: none.
+static int sharding_slot(const Node *node, const char *tensor) {
   for (int i = 0; i < node->n_inputs; i++)
     if (node->inputs[i] && !strcmp(node->inputs[i]->name, tensor)) return i;
   for (int i = 0; i < node->n_outputs; i++)

@@ -45,8 +45,6 @@ typedef struct NodeSharding {                  // of one node in one configurati
   size_t n_specs;
 } NodeSharding;
 
-// Which slot of the node is called `tensor`; SHARDING_NO_SLOT: none.
-int sharding_slot(const Node *node, const char *tensor);
 // The tensor of a spec; NULL where a pass has taken it from the node.
 const Value *sharding_tensor(const Node *node, const ShardingSpec *spec);
 

@@ -60,16 +60,6 @@ void status_free(Status status) {
   free(status);
 }
 
-const char *status_code_meaning(StatusCode code) {
-  switch (code) {
-#define STATUS(name, exit_code, meaning) \
-  case STATUS_##name: return meaning;
-#include "status.def"
-#undef STATUS
-  }
-  return "unknown";
-}
-
 const char *status_text(const StatusError *status, char *out, size_t out_bytes) {
   if (!status) snprintf(out, out_bytes, "ok");
   else if (status->node) snprintf(out, out_bytes, "node '%s': %s", status->node, status->what);

@@ -35,7 +35,6 @@ MUST_USE Status status_context(Status status, const char *format, ...) __attribu
 
 StatusCode status_code(const StatusError *status);   // STATUS_OK for NULL
 void status_free(Status status);                     // NULL is fine
-const char *status_code_meaning(StatusCode code);
 
 // One line for a person: "node 'NAME': WHAT" or "WHAT". Always terminated. Returns `out`.
 const char *status_text(const StatusError *status, char *out, size_t out_bytes);

@@ -155,6 +155,18 @@ static Status builder_begin(Builder *b, const KernelPrepare *prepare, bool make)
   return NULL;
 }
 
+static void library_call_destroy(void *pointer) {
+  LibraryCall *call = pointer;
+  if (!call) return;
+  for (int i = 0; i < call->n_steps; i++)
+    if (call->steps[i].primitive) dnnl_primitive_destroy(call->steps[i].primitive);
+  for (int i = 0; i < call->n_operands; i++)
+    if (call->operands[i].memory) dnnl_memory_destroy(call->operands[i].memory);
+  if (call->stream) dnnl_stream_destroy(call->stream);
+  if (call->engine) dnnl_engine_destroy(call->engine);
+  free(call);
+}
+
 // Hands over what was asked for, and frees the rest.
 static Status builder_end(Builder *b, KernelPrepare *prepare, Status status) {
   if (b->attr) dnnl_primitive_attr_destroy(b->attr);
@@ -208,18 +220,6 @@ static Status add_step(Builder *b, dnnl_primitive_desc_t descriptor, const Arg *
   }
   dnnl_primitive_desc_destroy(descriptor);
   return status;
-}
-
-void library_call_destroy(void *pointer) {
-  LibraryCall *call = pointer;
-  if (!call) return;
-  for (int i = 0; i < call->n_steps; i++)
-    if (call->steps[i].primitive) dnnl_primitive_destroy(call->steps[i].primitive);
-  for (int i = 0; i < call->n_operands; i++)
-    if (call->operands[i].memory) dnnl_memory_destroy(call->operands[i].memory);
-  if (call->stream) dnnl_stream_destroy(call->stream);
-  if (call->engine) dnnl_engine_destroy(call->engine);
-  free(call);
 }
 
 Status library_call_run(const LibraryCall *call, const Node *node, void *const pointers[LIBRARY_POINTERS], void *workspace, void *scratch) {

@@ -2,7 +2,7 @@
 //
 // A LibraryCall is a short chain of primitives (reorders where the library wants another layout, then the product) with its operands.
 // f32 only. Everything runs on the calling thread alone: with more threads its sums would change.
-// Ownership: heap, ended by library_call_destroy; library_call_run allocates nothing. Threads: one thread uses a call at a time.
+// Ownership: heap, ended by what library_matmul and library_conv put into `destroy`; library_call_run allocates nothing. Threads: one thread uses a call at a time.
 // Errors: UNSUPPORTED where the library refuses, RESOURCE where it has no memory; both with the library's own status.
 #ifndef TESSERA_DNNL_PRIMITIVE_H
 #define TESSERA_DNNL_PRIMITIVE_H
@@ -37,6 +37,5 @@ MUST_USE Status library_conv(KernelPrepare *prepare, const LibraryConv *conv, bo
 
 // Runs a call that `make` has made. pointers[i] may be NULL where operand i is not used.
 MUST_USE Status library_call_run(const LibraryCall *call, const Node *node, void *const pointers[LIBRARY_POINTERS], void *workspace, void *scratch);
-void library_call_destroy(void *call);             // NULL is fine
 
 #endif

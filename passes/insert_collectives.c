@@ -182,7 +182,7 @@ static void unpack(Lower *l, int b, int direction, Value *flat) {
       own->bucket = -1;
       own->placement[0] = (Placement){PLACED_WHOLE, 0};
     } else {
-      graph_rename_value(g, n->outputs[i], name_free(g, arena_printf(g->arena, "%s.backward", bucket->params[i])));
+      graph_rename_value(g, n->outputs[i], graph_free_name(g, arena_printf(g->arena, "%s.backward", bucket->params[i])));
     }
     lb->views[direction][i] = n->outputs[i];
   }

@@ -50,7 +50,6 @@ typedef struct Lower {
 // Gives `v` the formatted name. NULL stays NULL.
 Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix);
 Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause);
-const char *name_free(Graph *graph, const char *wish);     // `wish`, or with a suffix when taken
 
 void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
 void lower_sum_micro(Lower *l, Value *v);

@@ -8,12 +8,6 @@
 #include "accumulate.h"
 #include "lower.h"
 
-const char *name_free(Graph *graph, const char *wish) {
-  const char *name = wish;
-  for (int i = 1; graph_find_value(graph, name); i++) name = arena_printf(graph->arena, "%s.%d", wish, i);
-  return name;
-}
-
 static void as_grad(Lower *l, Value *v, int b, PlacementKind kind) {
   if (!v) return;
   v->role = ROLE_GRAD;

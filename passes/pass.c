@@ -17,7 +17,7 @@ const Pass pass_table[] = {
     {0},
 };
 
-const Pass *pass_find(const char *name) {
+static const Pass *pass_find(const char *name) {
   for (const Pass *p = pass_table; p->name; p++)
     if (!strcmp(p->name, name)) return p;
   return NULL;

@@ -33,7 +33,7 @@ typedef struct CompileOptions {
   bool variants;                 // the plan is to have variants for other shapes of the inputs (ir/plan.h); costs up to 3 % of memory
 } CompileOptions;
 
-// Defaults as interface.md names them (adamw, lr 1e-3, ...).
+// The defaults that --help shows (adamw, lr 1e-3, ...).
 CompileOptions compile_options_default(void);
 
 typedef struct Pass {
@@ -44,14 +44,13 @@ typedef struct Pass {
 } Pass;
 
 extern const Pass pass_table[];            // from passes.def; ends with name NULL
-const Pass *pass_find(const char *name);
 
 // Pipelines (pipelines.c): arrays of pass names ending with NULL. The whole compiler on one screen.
 extern const char *const pipeline_simplify[];    // types, constants, dead code: what `show MODEL` and `opt` use
 extern const char *const pipeline_train[];       // from an imported graph to a graph that make_plan takes
 
 typedef struct PassRun {
-  const char *const *skip;       // names of passes to leave out; NULL or NULL-terminated. Only removable ones (requires nobody provides else)
+  const char *const *skip;       // names of passes to leave out; NULL or NULL-terminated. Only passes that provide no fact: nothing builds on them
   bool verify_each;              // verify_graph after every pass
   bool time_passes;              // prints "pass  ms" to `log`
   bool print_diff;               // with print_after: lines that changed only

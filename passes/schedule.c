@@ -1,7 +1,7 @@
 // schedule: the order in which steps are executed. Nodes stand in topological order already; this pass makes the phases contiguous (init, micro,
-// update), names the queue of every step. Gathers stand
-// right before the first node that needs them and reductions right after the last gradient of their bucket because insert_collectives put
-// them there. All steps run on the compute queue: local collectives are loads and stores of the rank's own thread, so there is nothing to wait for.
+// update) and names the queue of every step. Gathers stand right before the first node that needs them, and reductions right after the last
+// gradient of their bucket, because insert_collectives put them there. All steps run on the compute queue: local collectives are loads and stores
+// of the rank's own thread, so there is nothing to wait for.
 #include "../kernels/ops.h"
 #include "pass_list.h"
 

@@ -433,7 +433,6 @@ void checkpoint_close(Checkpoint *c) {
 
 const CheckpointInfo *checkpoint_info(const Checkpoint *c) { return &c->info; }
 const WeightSource *checkpoint_params(const Checkpoint *c) { return &c->params_source; }
-bool checkpoint_has_state(const Checkpoint *c) { return safetensors_count(c->state) > 0; }
 
 static Status resolve_ties(Checkpoint *c) {
   ARENA_GUARD(c->arena);

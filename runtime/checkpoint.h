@@ -46,7 +46,6 @@ MUST_USE Status checkpoint_named_params(Checkpoint *checkpoint, const WeightSour
 // Parameters and state ("NAME.exp_avg") for `program`, which goes on from the checkpoint. Constants of the model are taken from `base` (may be NULL).
 // USAGE: another optimizer; a parameter that trains, a running statistic or a state is not in the checkpoint, or of another shape.
 MUST_USE Status checkpoint_weights(Checkpoint *checkpoint, const WeightSource *base, const Graph *program, const WeightSource **out);
-bool checkpoint_has_state(const Checkpoint *checkpoint);
 
 // All parameters (which NULL) or mean gradients (which "grad") of the executor into one safetensors file.
 MUST_USE Status checkpoint_dump(const char *path, Executor *executor, const Graph *program, const char *which);

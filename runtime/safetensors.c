@@ -234,10 +234,6 @@ const Weight *safetensors_find(const Safetensors *file, const char *name) {
   return file->n_tensors ? bsearch(&key, file->tensors, file->n_tensors, sizeof key, by_name) : NULL;
 }
 
-const char *safetensors_metadata(const Safetensors *file, const char *key) {
-  return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
-}
-
 // ---- Writing ------------------------------------------------------------------------------------------------------------------
 
 typedef struct Slot { const char *name; Type type; int64_t offset_bytes; size_t entry; } Slot;

@@ -17,7 +17,6 @@ void safetensors_close(Safetensors *file);                                      
 size_t safetensors_count(const Safetensors *file);
 const Weight *safetensors_tensors(const Safetensors *file);                       // in name order (bytewise)
 const Weight *safetensors_find(const Safetensors *file, const char *name);        // NULL when absent; binary search
-const char *safetensors_metadata(const Safetensors *file, const char *key);       // of "__metadata__"; NULL when absent
 
 // The length of the whole file from its first 8 bytes and its header: for streams. `header_bytes` is what the first 8 bytes say.
 enum { SAFETENSORS_PREFIX_BYTES = 8 };

@@ -1,4 +1,4 @@
-// Inside of a Team, for the local backend only (team.c waits, comm_local.c moves bytes). Everybody else sees comm.h.
+// Inside of a Team (team.c waits): for the local backend, which moves the bytes (comm_local.c), and the executor, which owns the team. Others see comm.h.
 #ifndef TESSERA_TEAM_H
 #define TESSERA_TEAM_H
 
