@@ -13,6 +13,7 @@
 #include "../passes/accumulate.h"
 #include "../passes/optimizer_rules.h"
 #include "../runtime/safetensors.h"
+#include "overwrites.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
 
@@ -80,13 +81,26 @@ static Status open_model(const Options *options, Flow *out) {
   return give_weights(out, out->model, options->weights);
 }
 
+// External data and given values are read, too.
+static Status check_model_files(const Options *options, Model *model, Flow *flow) {
+  WeightSource weights;
+  if (!overwrites_possible(options)) return STATUS_OK;
+  TRY(model_weights(model, flow->arena, &weights));
+  Status status = overwrites_check_input(options, model_path(model));
+  if (!status) status = overwrites_check_weights(options, &weights);
+  flow->overwrites = status != STATUS_OK;
+  return status;
+}
+
 Status flow_open(const Options *options, Flow *out) {
   *out = (Flow){0};
   if (!options->input) FAIL(USAGE, NULL, "no file is named; --help shows what is expected");
   out->arena = arena_create(ARENA_LIMIT_BYTES);
   if (!out->arena) FAIL(RESOURCE, NULL, "out of memory");
   double start = clock_now_ms();
+  TRY(overwrites_check(options));
   TRY(open_model(options, out));
+  TRY(check_model_files(options, out->model, out));
   TRY(list_inputs(out));
   out->compile_ms += clock_now_ms() - start;
   return STATUS_OK;
@@ -392,6 +406,7 @@ static Status open_source_guarded(Flow *flow, const Options *options) {
   Status status = model_open(path, &flow->source);
   if (status) return status_context(status, "the plan's weights (--weights MODEL names another place)");
   if (values) TRY(give_weights(flow, flow->source, options->weights));
+  TRY(check_model_files(options, flow->source, flow));
   TRY(model_weights(flow->source, flow->arena, &flow->weights));
   char hex[HEX128_BYTES];
   hex128_text(flow->weights.fingerprint[0], flow->weights.fingerprint[1], hex);

@@ -21,10 +21,11 @@ typedef struct Flow {
   Graph *graph;                // plans: from the start; models: after flow_import or flow_compile
   WeightSource weights;        // what Load steps read
   Plan plan;                   // n_programs 0 until flow_compile
+  bool overwrites;             // an output is one of the model's files: nothing is to be written, no report either
   double compile_ms;           // import, passes, plan
 } Flow;
 
-// Opens the file, decides what it is, lists its inputs; reads a plan's graph. USAGE when no file is named.
+// Refuses outputs that are inputs. Opens the file, decides what it is, lists its inputs; reads a plan's graph. USAGE when no file is named.
 MUST_USE Status flow_open(const Options *options, Flow *out);
 void flow_finish(Flow *flow);
 

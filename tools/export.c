@@ -12,6 +12,7 @@
 #include "../runtime/torch_state.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "overwrites.h"
 
 // ---- One safetensors file -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +117,9 @@ static Status export_checkpoint(Checkpoint **checkpoint, const Options *options)
   bool model = has_suffix(options->output, ".onnx"), tensors = has_suffix(options->output, ".safetensors");
   if (!model && !tensors) FAIL(USAGE, NULL, "'%s' ends neither in .onnx nor in .safetensors", options->output);
   if (options->torch && model) FAIL(USAGE, NULL, "--torch makes a state_dict: -o FILE.safetensors, not '%s'", options->output);
+  TRY(overwrites_check(options));
   TRY(checkpoint_open(options->input, checkpoint));
+  if (!options->model) TRY(overwrites_check_input(options, checkpoint_info(*checkpoint)->model_path));
   TRY(command_make_folders(options->output));
   if (options->torch) TRY(write_state(*checkpoint, options));
   else if (model) TRY(write_model(*checkpoint, options));

@@ -12,6 +12,7 @@
 #include "../ir/verify_graph.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "overwrites.h"
 
 static const size_t TEXT_BYTES_MAX = (size_t)1 << 30;
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;
@@ -73,6 +74,7 @@ static Status open_text(const Options *options, Flow *flow, TextWeights **weight
 
 static Status open_graph(const Options *options, Flow *flow, TextWeights **weights) {
   if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
+  TRY(overwrites_check(options));
   if (is_text(options->input)) return open_text(options, flow, weights);
   TRY(flow_open(options, flow));
   return flow->is_plan ? STATUS_OK : flow_import(flow, options, NULL, 0);

@@ -15,6 +15,7 @@
 #include "../runtime/launch.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "overwrites.h"
 #include "progress.h"
 #include "report.h"
 #include "resume.h"
@@ -348,13 +349,13 @@ static Status prepare(Run *run) {
   const Options *o = run->options;
   TRY(flow_open(o, &run->flow));
   if (!o->data.n) return explain_inputs(&run->flow, o);
+  if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
   TRY(check_targets(o));
   TRY(check_ranks(run));
   TRY(open_checkpoint(run));
   o = run->options;
   TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
   TRY(flow_compile(&run->flow, o, run->data, may_vary(run)));
-  if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
   TRY(choose_weights(run));
   const Graph *program = run->flow.plan.programs[0];
   TRY(data_bind(run->data, 0, program));
@@ -503,7 +504,7 @@ static Status do_run(Run *run) {
 
 static Status write_report(const Run *run, const StatusError *error) {
   const Options *o = run->options;
-  if (!o->report) return STATUS_OK;
+  if (!o->report || run->flow.overwrites) return STATUS_OK;
   RunReport report = {
     .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
     .grad_norms = run->history.grad_norms, .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
@@ -545,6 +546,7 @@ Status command_run(const Options *options) {
   History history = {0};
   LaunchOptions launch = {.hang_ns = (int64_t)(options->hang * 1e9), .on_beat = on_beat, .self = &history};
   LaunchEnd end = {0};
+  TRY(overwrites_check(options));
   TRY(check_target("report", options->report));
   fflush(NULL);
   Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
