@@ -71,7 +71,7 @@ static Status open_model(const Options *options, Flow *out) {
   const char *kind = status_code(status) == STATUS_MALFORMED ? file_kind(path) : NULL;
   if (kind) {
     status_free(status);
-    FAIL(MALFORMED, NULL, "'%s' is no ONNX model but %s", path, kind);
+    FAIL(MALFORMED, NULL, "%s is no valid ONNX file but %s", path, kind);
   }
   TRY(status);
   out->is_plan = model_is_plan(out->model);
