@@ -59,8 +59,8 @@ typedef struct Run {
   const WeightSource *weights;
   Checkpoint *checkpoint;      // resumed from; NULL: none
   Data *data;
-  DataFeed feed;               // of `data`, moved on by batch_offset
-  DataFeed data_feed;
+  DataFeed data_feed;          // of `data`, from its first batch on
+  DataFeed moved_feed;         // the same, moved on by batch_offset: what the executor takes
   int64_t batch_offset;
   int *programs;               // [n_programs]: of a variant of the data, its program in the plan; -1: not compiled
   int n_programs;
@@ -253,7 +253,7 @@ static Status choose_steps(Run *run) {
   run->micro_batches = program->recipe.micro_per_rank * mesh_ranks(&program->mesh);
   if (run->checkpoint) run->batch_offset = checkpoint_info(run->checkpoint)->next_batch - run->first_step * run->micro_batches;
   run->data_feed = data_feed(run->data);
-  run->feed = (DataFeed){fill_moved, run, variant_moved};
+  run->moved_feed = (DataFeed){fill_moved, run, variant_moved};
   int64_t batches = data_batches(run->data);
   for (int i = 0; i < o->data.n; i++) run->stream |= !strcmp(o->data.items[i], "-");
   run->steps = o->steps;
@@ -368,7 +368,7 @@ static Status prepare(Run *run) {
   };
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
-  return executor_create(&run->flow.plan, run->weights, &run->feed, &executor, &run->executor);
+  return executor_create(&run->flow.plan, run->weights, &run->moved_feed, &executor, &run->executor);
 }
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------
@@ -495,7 +495,8 @@ static Status do_run(Run *run) {
   TRY(save(run));
   Status stop = run->stop;
   run->stop = STATUS_OK;
-  if (stop && o->save && stop->code != STATUS_IO) fprintf(stderr, "tessera: stopped after step %" PRId64 "; the checkpoint '%s' holds that state\n", next_step(run) - 1, o->save);
+  if (stop && o->save && stop->code != STATUS_IO)
+    fprintf(stderr, "tessera: stopped after step %" PRId64 "; the checkpoint '%s' holds that state\n", next_step(run) - 1, o->save);
   TRY(stop);
   if (run->interrupted)
     FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->history.n, o->save ? "; --resume continues from the checkpoint" : "");
