@@ -142,7 +142,8 @@ Status constant_weight(Import *import, const OnnxNode *node, const char *label, 
   const Onnx__AttributeProto *a = attr->head;
   const char *name = text_or_empty(a->name);
   const char *value = text_or_empty(node->head->output[0]);
-  if ((!strcmp(name, "value") && attr->has_tensor) || (!strcmp(name, "sparse_value") && attr->has_sparse)) return tensor_weight(import->model, arena, &attr->tensor, value, out);
+  if ((!strcmp(name, "value") && attr->has_tensor) || (!strcmp(name, "sparse_value") && attr->has_sparse))
+    return tensor_weight(import->model, arena, &attr->tensor, value, out);
   *out = (Weight){.name = value};
   if (!strcmp(name, "value_float")) *out = (Weight){.type = type_scalar(DTYPE_F32), .bytes = arena_copy(arena, &a->f, sizeof a->f)};
   else if (!strcmp(name, "value_int")) *out = (Weight){.type = type_scalar(DTYPE_I64), .bytes = arena_copy(arena, &a->i, sizeof a->i)};

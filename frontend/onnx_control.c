@@ -163,8 +163,10 @@ void import_loop(const Site *site) {
     const char *suffix = arena_printf(import->arena, "%" PRId64 "/", t);
     int64_t *number = arena_copy(import->arena, &t, sizeof t);
     bool *go = arena_copy(import->arena, &bounds.go, sizeof bounds.go);
-    in[0] = bound_tensor(import_constant(import, arena_printf(import->arena, "%s/%siteration", site->label, suffix), &(Weight){.type = type_scalar(DTYPE_I64), .bytes = number}));
-    in[1] = bound_tensor(import_constant(import, arena_printf(import->arena, "%s/%scondition", site->label, suffix), &(Weight){.type = type_scalar(DTYPE_BOOL), .bytes = go}));
+    in[0] = bound_tensor(import_constant(import, arena_printf(import->arena, "%s/%siteration", site->label, suffix),
+                                         &(Weight){.type = type_scalar(DTYPE_I64), .bytes = number}));
+    in[1] = bound_tensor(import_constant(import, arena_printf(import->arena, "%s/%scondition", site->label, suffix),
+                                         &(Weight){.type = type_scalar(DTYPE_BOOL), .bytes = go}));
     import_subgraph(site, &body, suffix, in, 2 + n_carried, NULL, out);
     if (import->n_problems || !loop_goes_on(site, out[0], &bounds.go)) return;
     memcpy(in + 2, out + 1, sizeof *in * n_carried);

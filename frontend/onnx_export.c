@@ -37,7 +37,8 @@ static bool same_file(const char *a, const char *b) {
 static Status make_folders(const char *base, const char *location) {
   char path[PATH_MAX];
   for (const char *slash = strchr(location, '/'); slash; slash = strchr(slash + 1, '/')) {
-    if ((size_t)snprintf(path, sizeof path, "%s/%.*s", base, (int)(slash - location), location) >= sizeof path) FAIL(IO, NULL, "the path %s/%s is too long", base, location);
+    if ((size_t)snprintf(path, sizeof path, "%s/%.*s", base, (int)(slash - location), location) >= sizeof path)
+      FAIL(IO, NULL, "the path %s/%s is too long", base, location);
     if (mkdir(path, 0777) && errno != EEXIST) FAIL(IO, NULL, "cannot make the folder %s: %s", path, strerror(errno));
   }
   return STATUS_OK;

@@ -109,7 +109,8 @@ const OnnxNode *resolve_attrs(Import *import, const NameScope *scope, const Onnx
     const char *ref = text_or_empty(a->head->ref_attr_name);
     const BoundAttr *bound = *ref ? find_bound(scope, ref) : NULL;
     if (!*ref) own->attrs[own->n_attrs++] = *a;
-    else if (!bound) import_problem(import, STATUS_MALFORMED, label, "attribute %s refers to '%s', which is no attribute of function %s", text_or_empty(a->head->name), ref, scope->function);
+    else if (!bound) import_problem(import, STATUS_MALFORMED, label, "attribute %s refers to '%s', which is no attribute of function %s",
+                                    text_or_empty(a->head->name), ref, scope->function);
     if (!bound || !bound->attr) continue;
     OnnxAttr *given = &own->attrs[own->n_attrs++];
     Onnx__AttributeProto *head = arena_copy(import->arena, bound->attr->head, sizeof *head);

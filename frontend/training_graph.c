@@ -171,7 +171,8 @@ static void read_optimizer_node(Import *import, const OnnxNode *n, OwnOptimizer 
   OwnOptimizer rule = read_rule(n);
   size_t n_states = !strcmp(rule.name, "model_adam") ? 2 : 1, per_param = 2 + n_states;
   if (head->n_input < 2 + per_param || (head->n_input - 2) % per_param || head->n_output != (head->n_input - 2) / per_param * (1 + n_states)) {
-    import_problem(import, STATUS_MALFORMED, label, "%s has %zu inputs and %zu outputs, which fit no number of parameters", text_or_empty(head->op_type), head->n_input, head->n_output);
+    import_problem(import, STATUS_MALFORMED, label, "%s has %zu inputs and %zu outputs, which fit no number of parameters",
+                   text_or_empty(head->op_type), head->n_input, head->n_output);
     return;
   }
   size_t n_params = (head->n_input - 2) / per_param;
@@ -183,7 +184,8 @@ static void read_optimizer_node(Import *import, const OnnxNode *n, OwnOptimizer 
   for (size_t i = 0; i < n_params; i++) {
     const char *param = text_or_empty(head->input[2 + i]), *grad = text_or_empty(head->input[2 + n_params + i]), *of = grad_param(import, grad);
     const char *updated = updated_name(import, param);
-    if (!of || strcmp(of, param)) import_problem(import, STATUS_UNSUPPORTED, label, "'%s' is updated by '%s', which is not its gradient as a Gradient node gives it", param, grad);
+    if (!of || strcmp(of, param))
+      import_problem(import, STATUS_UNSUPPORTED, label, "'%s' is updated by '%s', which is not its gradient as a Gradient node gives it", param, grad);
     if (!updated || strcmp(updated, text_or_empty(head->output[i])))
       import_problem(import, STATUS_UNSUPPORTED, label, "update_binding does not bind '%s' to this node's output '%s'", param, text_or_empty(head->output[i]));
     for (size_t s = 0; s < n_states; s++) {

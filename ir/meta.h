@@ -31,8 +31,8 @@ size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaP
 // Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names),
 // device_configurations (JSON list).
 size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair **out);
-// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), configurations (JSON list), loss, loss_count, loss_report, norm_report, inverse_count, recipe.*, and JSON
-// objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
+// Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), configurations (JSON list), loss, loss_count, loss_report, norm_report,
+// inverse_count, recipe.*, and JSON objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
 size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 
 // Is the text of this key a JSON object or list (on one line)? The text form prints it as it stands.

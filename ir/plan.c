@@ -102,8 +102,8 @@ const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]) {
   if (plan_bits_are_shared(program))
     snprintf(out, PLAN_BITS_BYTES, "the same for all powers of two of ranks and micro-batches per rank that make %lld micro-batches a step", ranks * micro);
   else
-    snprintf(out, PLAN_BITS_BYTES, "for %d rank%s with %lld micro-batch%s each only: results repeat, but other numbers of ranks give other last bits", ranks, ranks == 1 ? "" : "s",
-             micro, micro == 1 ? "" : "es");
+    snprintf(out, PLAN_BITS_BYTES, "for %d rank%s with %lld micro-batch%s each only: results repeat, but other numbers of ranks give other last bits",
+             ranks, ranks == 1 ? "" : "s", micro, micro == 1 ? "" : "es");
   return out;
 }
 

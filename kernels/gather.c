@@ -19,7 +19,8 @@ static const AttrSpec gather_grad_attrs[] = {
 
 // Shape of the gathered tensor: data's, with the indices' shape in the place of `axis`.
 static Status gathered_type(const Node *node, const Type *data, const Type *indices, int *axis, Type *y) {
-  if (indices->dtype != DTYPE_I32 && indices->dtype != DTYPE_I64) FAIL(MALFORMED, node->name, "%s: indices of %s; int32 or int64 are needed", node->op->name, dtype_name(indices->dtype));
+  if (indices->dtype != DTYPE_I32 && indices->dtype != DTYPE_I64)
+    FAIL(MALFORMED, node->name, "%s: indices of %s; int32 or int64 are needed", node->op->name, dtype_name(indices->dtype));
   TRY(type_axis(((const GatherAttrs *)node->attrs)->axis, data->rank, node->name, axis));
   int rank = data->rank - 1 + indices->rank;
   if (rank > RANK_MAX) FAIL(UNSUPPORTED, node->name, "%s: a result of %d dimensions; at most %d are supported", node->op->name, rank, RANK_MAX);

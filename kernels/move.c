@@ -209,7 +209,8 @@ static Status split_infer(Node *node, Arena *arena) {
   int64_t left = x->dims[axis];
   for (int i = 0; i < node->n_outputs; i++) {
     int64_t part = part_size(sizes, x->dims[axis], i, node->n_outputs);
-    if (part < 0 || part > left) FAIL(MALFORMED, node->name, "Split: part %d has %" PRId64 " elements; %" PRId64 " of %" PRId64 " are left", i, part, left, x->dims[axis]);
+    if (part < 0 || part > left)
+      FAIL(MALFORMED, node->name, "Split: part %d has %" PRId64 " elements; %" PRId64 " of %" PRId64 " are left", i, part, left, x->dims[axis]);
     left -= part;
     if (!node->outputs[i]) continue;
     node->outputs[i]->type = *x;

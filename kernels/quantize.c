@@ -344,7 +344,8 @@ static Status q_conv_make(const Node *node, const Type *x, const Type *w, Window
   char x_text[160], w_text[160];
   bool fits = is_quantized(x->dtype) && is_quantized(w->dtype) && x->rank >= 3 && x->rank == w->rank && x->dims[1] == w->dims[1] * a->group && w->dims[0] % a->group == 0;
   if (!fits)
-    FAIL(MALFORMED, node->name, "%s: x %s and w %s with group %" PRId64, node->op->name, type_text(x, x_text, sizeof x_text), type_text(w, w_text, sizeof w_text), a->group);
+    FAIL(MALFORMED, node->name, "%s: x %s and w %s with group %" PRId64, node->op->name, type_text(x, x_text, sizeof x_text),
+         type_text(w, w_text, sizeof w_text), a->group);
   TRY(window_make(node, &a->window, x->rank - 2, x->dims + 2, w->dims + 2, false, window));
   *y = *x;
   y->dims[1] = w->dims[0];

@@ -114,7 +114,8 @@ static Status reshape_infer(Node *node, Arena *arena) {
   if (unknown >= 0) {
     dims[unknown] = 1;
     int64_t rest = product(dims, rank);
-    if (rest <= 0 || elems % rest) FAIL(MALFORMED, node->name, "Reshape: %" PRId64 " elements do not divide by %" PRId64 ", the product of the other dimensions", elems, rest);
+    if (rest <= 0 || elems % rest)
+      FAIL(MALFORMED, node->name, "Reshape: %" PRId64 " elements do not divide by %" PRId64 ", the product of the other dimensions", elems, rest);
     dims[unknown] = elems / rest;
   }
   if (product(dims, rank) != elems) {

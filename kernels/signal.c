@@ -19,7 +19,8 @@ static const AttrSpec window_function_attrs[] = {
 
 static Status number_dtype(const Node *node, int64_t number, Dtype *out) {
   Dtype d = number > 0 && number < 64 && dtype_known((int)number) ? (Dtype)number : DTYPE_NONE;
-  if (!dtype_is_float(d) && !dtype_is_integer(d)) FAIL(UNSUPPORTED, node->name, "%s: results of element type number %" PRId64 " are not supported", node->op->name, number);
+  if (!dtype_is_float(d) && !dtype_is_integer(d))
+    FAIL(UNSUPPORTED, node->name, "%s: results of element type number %" PRId64 " are not supported", node->op->name, number);
   *out = d;
   return STATUS_OK;
 }

@@ -193,7 +193,8 @@ static Status padded_type(const Node *node, const Type *x, const Pads *pads, Typ
       FAIL(MALFORMED, node->name, "Pad: axis %d has %" PRId64 " elements; %" PRId64 " before and %" PRId64 " after do not fit", i, d, b, a);
     if (strcmp(mode, "constant") && d == 0 && sum > 0) FAIL(MALFORMED, node->name, "Pad: mode %s on axis %d, which is empty", mode, i);
     if (!strcmp(mode, "reflect") && (b >= d || a >= d) && d > 0)
-      FAIL(MALFORMED, node->name, "Pad: mode reflect on axis %d of %" PRId64 " elements: %" PRId64 " before and %" PRId64 " after; at most %" PRId64 " are possible", i, d, b, a, d - 1);
+      FAIL(MALFORMED, node->name,
+          "Pad: mode reflect on axis %d of %" PRId64 " elements: %" PRId64 " before and %" PRId64 " after; at most %" PRId64 " are possible", i, d, b, a, d - 1);
     y->dims[i] = sum;
   }
   return STATUS_OK;

@@ -135,7 +135,8 @@ Status pass_build_backward(Graph *graph, const CompileOptions *options) {
     any |= v->trainable;
   }
   if (!any)
-    FAIL(UNSUPPORTED, NULL, "no gradient of the loss '%s' reaches a trainable parameter: there is nothing to train; --params PATTERN says which initializers are parameters",
+    FAIL(UNSUPPORTED, NULL,
+        "no gradient of the loss '%s' reaches a trainable parameter: there is nothing to train; --params PATTERN says which initializers are parameters",
          graph->loss->name);
   graph_set_nodes(graph, graph->nodes, graph->n_nodes);
   return STATUS_OK;

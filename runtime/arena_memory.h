@@ -1,6 +1,7 @@
 // The memory of one arena of a plan: private, anonymous, in whole pages of its own, aligned to huge pages.
 //
-// Errors: RESOURCE when the machine refuses. Threads: create and destroy from one, growing while nobody else uses it; different parts may be populated by different threads.
+// Errors: RESOURCE when the machine refuses. Threads: create and destroy from one, growing while nobody else uses it; different parts may be
+// populated by different threads.
 #ifndef TESSERA_ARENA_MEMORY_H
 #define TESSERA_ARENA_MEMORY_H
 

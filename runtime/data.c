@@ -504,7 +504,8 @@ static Status leave_out(Data *d, const StreamSlot *slot, Status refused) {
   bool last = !next && !status;
   status_free(status);
   if (!last) return refused;
-  if (asprintf(&d->left_out, "%s%s%s%s", refused->node ? "input '" : "", refused->node ? refused->node : "", refused->node ? "': " : "", refused->what) < 0) d->left_out = NULL;
+  if (asprintf(&d->left_out, "%s%s%s%s", refused->node ? "input '" : "", refused->node ? refused->node : "", refused->node ? "': " : "",
+               refused->what) < 0) d->left_out = NULL;
   status_free(refused);
   if (!d->left_out) FAIL(RESOURCE, NULL, "out of memory");
   return NULL;

@@ -18,7 +18,8 @@ static Status read_some(Stream *s, void *to, int64_t n, int64_t *out_bytes) {
     int64_t left_ms = (end_ns - clock_now_ns()) / 1000000;
     struct pollfd fd = {s->fd, POLLIN, 0};
     int ready = left_ms > 0 ? poll(&fd, 1, left_ms > 1000000 ? 1000000 : (int)left_ms) : 0;
-    if (ready == 0 && left_ms <= 0) FAIL(IO, NULL, "%s gave nothing for %.3f s while batch %" PRId64 " was due", stream_name, (double)s->deadline_ns / 1e9, s->next_batch);
+    if (ready == 0 && left_ms <= 0)
+      FAIL(IO, NULL, "%s gave nothing for %.3f s while batch %" PRId64 " was due", stream_name, (double)s->deadline_ns / 1e9, s->next_batch);
     if (ready <= 0) continue;
     ssize_t m = read(s->fd, (char *)to + done, (size_t)(n - done));
     if (m < 0 && (errno == EINTR || errno == EAGAIN)) continue;

@@ -58,7 +58,8 @@ MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
 
 // Whole tensors, canonical order, from wherever the shards lie; outside executor_run only. `out` holds type_bytes of the parameter.
-// which: NULL = the parameter (or running statistics of that name, rank 0's), "grad" = mean gradient of the last step before clipping (f32 or f64 as the plan), else a state name.
+// which: NULL = the parameter (or running statistics of that name, rank 0's), "grad" = mean gradient of the last step before clipping (f32 or f64
+// as the plan), else a state name.
 MUST_USE Status executor_read(Executor *executor, const char *param, const char *which, void *out);
 
 // XXH3-128 over the canonical bytes of all parameters in name order (name, 0, bytes each), as hex with terminator.

@@ -135,7 +135,8 @@ static Status read_entries(Safetensors *file, const char *data, int64_t data_sta
     char text[160];
     if (end > data_bytes) FAIL(MALFORMED, name, "%s: it ends at byte %" PRId64 " of %" PRId64 " bytes of data; the file may be cut short", path, end, data_bytes);
     if (end - begin != type_bytes(&w->type))
-      FAIL(MALFORMED, name, "%s: %s has %" PRId64 " bytes, data_offsets give it %" PRId64, path, type_text(&w->type, text, sizeof text), type_bytes(&w->type), end - begin);
+      FAIL(MALFORMED, name, "%s: %s has %" PRId64 " bytes, data_offsets give it %" PRId64, path, type_text(&w->type, text, sizeof text),
+           type_bytes(&w->type), end - begin);
     w->name = name;
     w->bytes = data + begin;
     w->path = file->path;

@@ -61,7 +61,8 @@ static Status check_temporary(const Graph *graph, const Node *n, int32_t buffer,
 
 static Status check_node(const Graph *graph, const Node *n) {
   if ((unsigned)n->phase >= PHASE_COUNT) FAIL(MALFORMED, n->name, "phase %d does not exist", (int)n->phase);
-  if (n->guard != GUARD_NONE && (n->region < 0 || (size_t)n->region >= graph->n_buffers)) FAIL(MALFORMED, n->name, "guards region %d of %zu", n->region, graph->n_buffers);
+  if (n->guard != GUARD_NONE && (n->region < 0 || (size_t)n->region >= graph->n_buffers))
+    FAIL(MALFORMED, n->name, "guards region %d of %zu", n->region, graph->n_buffers);
   if (n->guard == GUARD_READ_BEGIN && (n->n_inputs != 1 || n->n_outputs != 1 || !n->inputs[0] || !n->outputs[0] || !(n->op->flags & OP_COLLECTIVE)))
     FAIL(MALFORMED, n->name, "only a gather begins to read a view, not %s", n->op->name);
   TRY(check_temporary(graph, n, n->workspace, "workspace"));

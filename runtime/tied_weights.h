@@ -11,8 +11,8 @@ json_t *ties_to_json(const WeightTie *ties, size_t n);                   // a ne
 // Strings are copied into `arena`; call under its guard. MALFORMED where the JSON is not of that form.
 MUST_USE Status ties_from_json(const json_t *json, Arena *arena, const WeightTie **out, size_t *n_out);
 
-// `params` without tied names and, for each tie whose kept one is among them, the tied name with its values; in name order, in `arena`. Swapped values are copies there, others are
-// borrowed. Call under the arena's guard.
+// `params` without tied names and, for each tie whose kept one is among them, the tied name with its values; in name order, in `arena`. Swapped
+// values are copies there, others are borrowed. Call under the arena's guard.
 MUST_USE Status ties_resolve(const WeightSource *params, const WeightTie *ties, size_t n, Arena *arena, WeightSource *out);
 
 // The name under which `name` is kept: its own where it is not tied.

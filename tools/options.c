@@ -406,7 +406,8 @@ static char *row_text(const Row *row, const Options *options) {
 static Status add_note(char **notes, const char *now, const char *was) {
   char *wider = NULL;
   bool both = was && *now;
-  if (asprintf(&wider, "%s%s%s%s%s%s", *notes ? *notes : "", *notes ? " " : "", *now ? now : was, both ? " (was " : "", both ? *was ? was : "not given" : "", both ? ")" : "") < 0)
+  if (asprintf(&wider, "%s%s%s%s%s%s", *notes ? *notes : "", *notes ? " " : "", *now ? now : was, both ? " (was " : "",
+               both ? *was ? was : "not given" : "", both ? ")" : "") < 0)
     FAIL(RESOURCE, NULL, "out of memory for the options");
   free(*notes);
   *notes = wider;

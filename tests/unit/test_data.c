@@ -224,8 +224,10 @@ static void npy_rows(void **state) {
 
 static void hostile_npy(void **state) {
   static const struct { const char *descr, *shape; StatusCode code; } cases[] = {
-      {"<f4", "(1, 3", STATUS_MALFORMED}, {"<f4", "(2, 3)", STATUS_MALFORMED}, {"<f4", "(-1, 3)", STATUS_MALFORMED}, {"<f4", "(99999999999999999999, 3)", STATUS_MALFORMED},
-      {">f4", "(1, 3)", STATUS_UNSUPPORTED}, {"|O", "(1, 3)", STATUS_UNSUPPORTED}, {"<f4", "(4611686018427387904, 4)", STATUS_MALFORMED}, {"<f4", "(0, 3)", STATUS_MALFORMED},
+      {"<f4", "(1, 3", STATUS_MALFORMED}, {"<f4", "(2, 3)", STATUS_MALFORMED}, {"<f4", "(-1, 3)", STATUS_MALFORMED},
+      {"<f4", "(99999999999999999999, 3)", STATUS_MALFORMED},
+      {">f4", "(1, 3)", STATUS_UNSUPPORTED}, {"|O", "(1, 3)", STATUS_UNSUPPORTED}, {"<f4", "(4611686018427387904, 4)", STATUS_MALFORMED},
+      {"<f4", "(0, 3)", STATUS_MALFORMED},
       {"<f4", "(1,1,1,1,1,1,1,1,3)", STATUS_UNSUPPORTED}, {"<f4", "3", STATUS_MALFORMED}};
   const float x[3] = {1, 2, 3};
   static const DataInput one[] = {{"x", DTYPE_F32, 2, {-1, 3}}};

@@ -179,7 +179,8 @@ static Status loss_of(const Probe *probe, double *loss) {
 // Runs every node of the graph that stands behind the forward node; `data` holds the tensors of values by id.
 static Status run_backward(const Graph *g, Arena *arena, size_t first_node, void **data) {
   for (size_t i = 0; i < g->n_values; i++)
-    if (g->values[i]->weight && !data[i]) data[i] = memcpy(op_case_buffer(arena, value_bytes(g->values[i]), 0), g->values[i]->weight->bytes, (size_t)value_bytes(g->values[i]));
+    if (g->values[i]->weight && !data[i])
+      data[i] = memcpy(op_case_buffer(arena, value_bytes(g->values[i]), 0), g->values[i]->weight->bytes, (size_t)value_bytes(g->values[i]));
   for (size_t k = first_node; k < g->n_nodes; k++) {
     const Node *n = g->nodes[k];
     Tensor *in = ARENA_ARRAY(arena, Tensor, n->n_inputs), *out = ARENA_ARRAY(arena, Tensor, n->n_outputs);

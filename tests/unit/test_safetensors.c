@@ -100,7 +100,8 @@ static void hostile_headers(void **state) {
       {"[]", 0, STATUS_MALFORMED, "no object"},
       {"{\"a\":1}", 0, STATUS_MALFORMED, "no object"},
       {"{\"a\":{}}", 0, STATUS_MALFORMED, "no dtype or no shape"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, STATUS_MALFORMED, "duplicate"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+          STATUS_MALFORMED, "duplicate"},
       {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, STATUS_UNSUPPORTED, "F33"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, STATUS_MALFORMED, "-1"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 4, STATUS_MALFORMED, "no integer"},
@@ -115,7 +116,8 @@ static void hostile_headers(void **state) {
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,9223372036854775807]}}", 4, STATUS_MALFORMED, "cut short"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, STATUS_MALFORMED, "overlap or leave a hole"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8, STATUS_MALFORMED, "cover 4 of 8"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, STATUS_MALFORMED, "overlap or leave a hole"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+          STATUS_MALFORMED, "overlap or leave a hole"},
       {"{\"__metadata__\":{\"a\":1}}", 0, STATUS_MALFORMED, "no string"},
       {"{\"__metadata__\":[]}", 0, STATUS_MALFORMED, "no object"},
   };
@@ -183,7 +185,8 @@ static void mutations(void **state) {
     if (!s) {
       double sum = 0;
       for (size_t t = 0; t < safetensors_count(f); t++)
-        for (int64_t e = 0; e < type_elems(&safetensors_tensors(f)[t].type); e++) sum += element_read(safetensors_tensors(f)[t].bytes, safetensors_tensors(f)[t].type.dtype, e);
+        for (int64_t e = 0; e < type_elems(&safetensors_tensors(f)[t].type); e++)
+          sum += element_read(safetensors_tensors(f)[t].bytes, safetensors_tensors(f)[t].type.dtype, e);
       assert_true(sum == 0);
       safetensors_close(f);
     }
