@@ -19,8 +19,7 @@ struct LaunchChannel { int fd; };
 
 void launch_beat(LaunchChannel *channel, const LaunchBeat *beat) {
   if (!channel) return;
-  ssize_t n = write(channel->fd, beat, sizeof *beat);   // whole or not at all: shorter than PIPE_BUF
-  (void)n;                                              // a full pipe: the supervisor is behind and knows of earlier beats
+  while (write(channel->fd, beat, sizeof *beat) < 0 && errno == EINTR) continue;   // whole or not at all: shorter than PIPE_BUF
 }
 
 typedef struct Supervisor {
@@ -126,8 +125,9 @@ Status launch_run(int (*worker)(void *arg, LaunchChannel *channel), void *arg, c
   Supervisor s = {.options = options, .end = {.last_step = -1}};
   int fds[2];
   struct sigaction plain = {.sa_handler = SIG_DFL}, old_child;
-  if (pipe2(fds, O_CLOEXEC | O_NONBLOCK)) FAIL(RESOURCE, NULL, "no pipe to the worker process: %s", strerror(errno));
+  if (pipe2(fds, O_CLOEXEC)) FAIL(RESOURCE, NULL, "no pipe to the worker process: %s", strerror(errno));
   Status status = open_signals(&s);
+  if (!status && fcntl(fds[0], F_SETFL, O_NONBLOCK)) status = status_fail(STATUS_RESOURCE, NULL, "no pipe to the worker process: %s", strerror(errno));
   if (status) {
     close(fds[0]);
     close(fds[1]);

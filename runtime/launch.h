@@ -17,7 +17,7 @@ typedef struct LaunchBeat {
 } LaunchBeat;
 
 typedef struct LaunchChannel LaunchChannel;
-void launch_beat(LaunchChannel *channel, const LaunchBeat *beat);     // worker side; never blocks, never fails; NULL is fine
+void launch_beat(LaunchChannel *channel, const LaunchBeat *beat);     // worker side; waits while the pipe is full: none is lost; NULL is fine
 
 typedef struct LaunchOptions {
   int64_t hang_ns;                                                    // SIGKILL when no beat comes for so long; 0: never

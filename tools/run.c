@@ -24,15 +24,17 @@
 typedef struct History {
   double *losses, *grad_norms, *step_ms;
   int64_t n, capacity;
+  bool full;                   // no memory for more: what is kept stays the first n
 } History;
 
 static bool history_add(History *h, double loss, double grad_norm, double ms) {
+  if (h->full) return false;
   if (h->n == h->capacity) {
     int64_t wider = h->capacity ? 2 * h->capacity : 1024;
     double **columns[] = {&h->losses, &h->grad_norms, &h->step_ms};
     for (int i = 0; i < 3; i++) {
       double *grown = realloc(*columns[i], (size_t)wider * sizeof *grown);
-      if (!grown) return false;
+      if ((h->full = !grown)) return false;
       *columns[i] = grown;
     }
     h->capacity = wider;
@@ -70,11 +72,12 @@ typedef struct Run {
   int64_t micro_batches;       // M, over all ranks
   int64_t steps;               // to do; -1: until a stream ends
   Executor *executor;
+  int64_t done;                // steps of this run
   History history;
   Progress progress;
   char params_hash[33];
   bool interrupted;
-  Status stop;                 // why a stream cannot go on; what was done is kept
+  Status stop;                 // why it cannot go on; what was done is kept
   const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
   size_t n_origins;
   int64_t saved_step;          // of the newest checkpoint of this run; -1: none
@@ -373,15 +376,17 @@ static Status prepare(Run *run) {
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------
 
-static int64_t next_step(const Run *run) { return run->first_step + run->history.n; }
+static int64_t next_step(const Run *run) { return run->first_step + run->done; }
 
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
   launch_beat(run->channel, &(LaunchBeat){result->step, result->loss, result->grad_norm, result->ms});
-  bool kept = history_add(&run->history, result->loss, result->grad_norm, result->ms);
+  run->done++;
+  if (!history_add(&run->history, result->loss, result->grad_norm, result->ms) && !run->stop)
+    run->stop = status_fail(STATUS_RESOURCE, NULL, "no memory for the losses of more than %" PRId64 " steps", run->history.n);
   progress_step(&run->progress, result);
   if (stop_requested) run->interrupted = true;
-  return kept && !stop_requested;
+  return !run->stop && !stop_requested;
 }
 
 static Status save_to(Run *run, const char *dir, const TextList *given, const TextList *defaults) {
@@ -418,9 +423,9 @@ static Status save(Run *run) {
 }
 
 static Status run_steps(Run *run, int64_t steps) {
-  int64_t every = run->options->save_every, last = run->history.n + steps;
-  while (run->history.n < last && !run->interrupted) {
-    int64_t left = last - run->history.n, to_save = every ? every - next_step(run) % every : left;
+  int64_t every = run->options->save_every, last = run->done + steps;
+  while (run->done < last && !run->interrupted && !run->stop) {
+    int64_t left = last - run->done, to_save = every ? every - next_step(run) % every : left;
     TRY(executor_run(run->executor, left < to_save ? left : to_save, on_step, run));
     if (!every || next_step(run) % every) continue;
     TRY(save(run));
@@ -465,10 +470,10 @@ static Status train(Run *run) {
     if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
     if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
     TRY(run_some(run, 1));
-    if (run->stop || run->history.n == 0) return STATUS_OK;
+    if (run->stop || run->done == 0) return STATUS_OK;
     TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
   }
-  return run_some(run, run->steps < 0 ? -1 : run->steps - run->history.n);
+  return run_some(run, run->steps < 0 ? -1 : run->steps - run->done);
 }
 
 static void start_progress(Run *run, FILE *log) {
@@ -499,7 +504,7 @@ static Status do_run(Run *run) {
     fprintf(stderr, "tessera: stopped after step %" PRId64 "; the checkpoint '%s' holds that state\n", next_step(run) - 1, o->save);
   TRY(stop);
   if (run->interrupted)
-    FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->history.n, o->save ? "; --resume continues from the checkpoint" : "");
+    FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->done, o->save ? "; --resume continues from the checkpoint" : "");
   return STATUS_OK;
 }
 
@@ -539,7 +544,8 @@ static int worker(void *arg, LaunchChannel *channel) {
 // ---- The supervisor -----------------------------------------------------------------------------------------------------------
 
 static void on_beat(void *self, const LaunchBeat *beat) {
-  if (beat->step >= 0 && !history_add(self, beat->loss, beat->grad_norm, beat->ms))
+  bool full = ((History *)self)->full;
+  if (beat->step >= 0 && !history_add(self, beat->loss, beat->grad_norm, beat->ms) && !full)
     fprintf(stderr, "tessera: warning: out of memory: the report of a failed run will lack steps\n");
 }
 

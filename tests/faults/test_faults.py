@@ -131,6 +131,44 @@ def whole_report(path):
         return False
 
 
+def check_history(work, model, data):
+    """The step loop allocates for the losses only, after step 1 and step 1025: when that fails, the run ends with an error and keeps what it did."""
+    steps, saved, report, log = 1025, os.path.join(work, "ck"), os.path.join(work, "report"), os.path.join(work, "log")
+    command = ["run", model, "--data", data, "--steps", steps, "--save", saved, "--report", report, "--log", os.devnull]
+    shutil.rmtree(work, ignore_errors=True)
+    os.mkdir(work)
+
+    def run(fault):
+        global runs
+        runs += 1
+        for path in (report, log):
+            if os.path.exists(path):
+                os.remove(path)
+        shutil.rmtree(saved, ignore_errors=True)
+        p = tessera(*command, fault=fault, log=log)
+        return p, max(int(x.split()[1]) for x in open(log) if x.startswith("calls"))
+
+    _, calls = run("alloc:%d" % (1 << 40))
+    met = 0
+    for n in range(calls, 0, -1):                       # from the end: what saving allocates comes after the last step
+        p, _ = run("alloc:%d" % n)
+        losses = json.load(open(report))["losses"] if os.path.exists(report) else []
+        if p.returncode == 0 and len(losses) != steps:
+            failures.append("alloc:%d: exit 0 after %d of %d steps" % (n, len(losses), steps))
+        if "no memory for the losses" not in p.stderr:
+            if met:
+                break
+            continue
+        met += 1
+        step = json.load(open(os.path.join(saved, "meta.json")))["step"] if os.path.exists(saved) else None
+        wanted = steps if met <= 3 else 1
+        if (p.returncode, step, len(losses)) != (7, wanted, wanted - 1):
+            failures.append("alloc:%d: exit %d, a checkpoint of step %s, %d losses" % (n, p.returncode, step, len(losses)))
+    if met != 6:
+        failures.append("%d allocations for the losses failed, wanted twice 3" % met)
+    print("%-8s %-7s %d" % ("history", "alloc", met), flush=True)
+
+
 def main():
     if not os.path.exists(FAULTS):
         print("no %s: it is not built here" % FAULTS)
@@ -158,6 +196,7 @@ def main():
             for kind in KINDS:
                 counts = [case.loop(os.path.join(tmp, "work"), kind, ever) for ever in ((False, True) if FULL else (False,))]
                 print("%-8s %-7s %s" % (case.name, kind, " + ".join("%d" % c for c in counts)), flush=True)
+        check_history(os.path.join(tmp, "work"), model, data)
     print("%d runs, %d failed" % (runs, len(failures)))
     sys.exit(1 if failures else 0)
 

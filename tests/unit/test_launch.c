@@ -42,6 +42,27 @@ static void exit_codes(void **state) {
   }
 }
 
+enum { MANY = 20000 };                                   // more than a pipe holds
+
+static void slow_beat(void *self, const LaunchBeat *beat) {
+  Beats *b = self;
+  if (b->n == 0) usleep(300000);                         // the pipe fills meanwhile
+  if (beat->step == b->n) b->n++;                        // none is missing
+}
+
+static int beat_often(void *arg, LaunchChannel *channel) {
+  for (int64_t i = 0; i < MANY; i++) launch_beat(channel, &(LaunchBeat){i, 0, 0, 0});
+  return 0;
+}
+
+static void no_beat_is_lost(void **state) {
+  Beats beats = {0};
+  LaunchEnd end;
+  LaunchOptions options = {.on_beat = slow_beat, .self = &beats};
+  assert_null(launch_run(beat_often, NULL, &options, &end));
+  assert_int_equal(beats.n, MANY);
+}
+
 static int die(void *arg, LaunchChannel *channel) {
   launch_beat(channel, &(LaunchBeat){7, 0, 0, 0});
   raise(*(int *)arg);
@@ -157,7 +178,7 @@ static void worker_dies_with_its_supervisor(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(exit_codes), cmocka_unit_test(deaths), cmocka_unit_test(hangs), cmocka_unit_test(signals_are_passed_on),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(exit_codes), cmocka_unit_test(no_beat_is_lost), cmocka_unit_test(deaths), cmocka_unit_test(hangs), cmocka_unit_test(signals_are_passed_on),
                                      cmocka_unit_test(worker_dies_with_its_supervisor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
