@@ -154,6 +154,21 @@ static void resize_asymmetric(Draft *draft) {
   attr_set(graph, node, &(AttrInit)A_STRING("nearest_mode", "floor"));
 }
 
+// Until 19 GridSample called its modes after images.
+static void grid_modes(Draft *draft) {
+  static const char *const names[][2] = {{"bilinear", "linear"}, {"bicubic", "cubic"}, {"nearest", "nearest"}};
+  const Onnx__AttributeProto *mode = take(draft, "mode");
+  const char *text = mode ? arena_string_n(draft->import->arena, (const char *)mode->s.data, mode->s.len) : "bilinear";
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(text, names[i][0])) text = names[i][1];
+  attr_set(draft->import->graph, draft->node, &(AttrInit)A_STRING("mode", text));
+}
+
+// Until 15 RoiAlign did not shift its boxes.
+static void roi_unshifted(Draft *draft) {
+  attr_set(draft->import->graph, draft->node, &(AttrInit)A_STRING("coordinate_transformation_mode", "output_half_pixel"));
+}
+
 // ---- The table ----------------------------------------------------------------------------------------------------------------
 
 // Versions from `oldest` can be read; those before `alike` need `fix`; those up to `newest` differ from IR_OPSET's in element types at most.
@@ -164,24 +179,25 @@ typedef struct Upgrade {
 } Upgrade;
 
 static const Upgrade upgrades[] = {
-    {"Abs", 6, 6, 23, NULL}, {"Acos", 7, 7, 23, NULL}, {"Acosh", 9, 9, 23, NULL}, {"Add", 7, 7, 23, NULL}, {"And", 7, 7, 23, NULL},
-    {"ArgMax", 1, 1, 23, NULL}, {"ArgMin", 1, 1, 23, NULL}, {"Asin", 7, 7, 23, NULL}, {"Asinh", 9, 9, 23, NULL}, {"Atan", 7, 7, 23, NULL},
-    {"Atanh", 9, 9, 23, NULL}, {"Attention", 23, 23, 25, NULL}, {"AveragePool", 7, 7, 23, NULL}, {"BatchNormalization", 7, 14, 23, batch_training},
-    {"Bernoulli", 15, 15, 23, NULL}, {"BitCast", 26, 26, 26, NULL}, {"BitShift", 11, 11, 28, NULL}, {"BitwiseAnd", 18, 18, 23, NULL},
-    {"BitwiseNot", 18, 18, 23, NULL}, {"BitwiseOr", 18, 18, 23, NULL}, {"BitwiseXor", 18, 18, 23, NULL}, {"Cast", 6, 6, 28, NULL},
-    {"CastLike", 15, 15, 25, NULL}, {"Ceil", 6, 6, 23, NULL}, {"Celu", 12, 12, 28, NULL}, {"CenterCropPad", 18, 18, 23, NULL},
-    {"Clip", 6, 11, 23, clip_to_inputs}, {"Compress", 9, 9, 28, NULL}, {"Concat", 4, 4, 23, NULL}, {"Constant", 1, 1, 25, NULL},
-    {"ConstantOfShape", 9, 9, 25, NULL}, {"Conv", 1, 1, 23, NULL}, {"ConvInteger", 10, 10, 23, NULL}, {"ConvTranspose", 1, 1, 23, NULL},
-    {"Cos", 7, 7, 23, NULL}, {"Cosh", 9, 9, 23, NULL}, {"CumProd", 26, 26, 26, NULL}, {"CumSum", 11, 11, 23, NULL}, {"DepthToSpace", 1, 1, 28, NULL},
-    {"DequantizeLinear", 10, 10, 28, NULL}, {"Det", 11, 11, 23, NULL}, {"DFT", 17, 20, 23, dft_axis_to_input}, {"Div", 7, 7, 23, NULL},
-    {"Dropout", 7, 12, 23, dropout_to_inputs}, {"DynamicQuantizeLinear", 11, 11, 23, NULL}, {"Einsum", 12, 12, 28, NULL}, {"Elu", 6, 6, 23, NULL},
-    {"Equal", 7, 7, 23, NULL}, {"Erf", 9, 9, 23, NULL}, {"Exp", 6, 6, 23, NULL}, {"Expand", 8, 8, 23, NULL}, {"EyeLike", 9, 9, 23, NULL},
-    {"Flatten", 1, 1, 25, NULL}, {"Floor", 6, 6, 23, NULL}, {"Gather", 1, 1, 23, NULL}, {"GatherElements", 11, 11, 23, NULL},
-    {"GatherND", 11, 11, 23, NULL}, {"Gelu", 20, 20, 28, NULL}, {"Gemm", 7, 7, 23, NULL}, {"GlobalAveragePool", 1, 1, 23, NULL},
-    {"GlobalLpPool", 2, 2, 23, NULL}, {"GlobalMaxPool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL}, {"GreaterOrEqual", 12, 12, 23, NULL},
-    {"GroupNormalization", 18, 21, 23, group_factors}, {"GRU", 7, 7, 23, NULL}, {"Hardmax", 13, 13, 23, NULL}, {"HardSigmoid", 6, 6, 23, NULL},
-    {"HardSwish", 14, 14, 23, NULL}, {"Identity", 1, 1, 25, NULL}, {"InstanceNormalization", 6, 6, 23, NULL}, {"IsInf", 10, 10, 23, NULL},
-    {"IsNaN", 9, 9, 23, NULL}, {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL}, {"LessOrEqual", 12, 12, 23, NULL}, {"Log", 6, 6, 23, NULL},
+    {"Abs", 6, 6, 23, NULL}, {"Acos", 7, 7, 23, NULL}, {"Acosh", 9, 9, 23, NULL}, {"Add", 7, 7, 23, NULL}, {"AffineGrid", 20, 20, 23, NULL},
+    {"And", 7, 7, 23, NULL}, {"ArgMax", 1, 1, 23, NULL}, {"ArgMin", 1, 1, 23, NULL}, {"Asin", 7, 7, 23, NULL}, {"Asinh", 9, 9, 23, NULL},
+    {"Atan", 7, 7, 23, NULL}, {"Atanh", 9, 9, 23, NULL}, {"Attention", 23, 23, 25, NULL}, {"AveragePool", 7, 7, 23, NULL},
+    {"BatchNormalization", 7, 14, 23, batch_training}, {"Bernoulli", 15, 15, 23, NULL}, {"BitCast", 26, 26, 26, NULL}, {"BitShift", 11, 11, 28, NULL},
+    {"BitwiseAnd", 18, 18, 23, NULL}, {"BitwiseNot", 18, 18, 23, NULL}, {"BitwiseOr", 18, 18, 23, NULL}, {"BitwiseXor", 18, 18, 23, NULL},
+    {"Cast", 6, 6, 28, NULL}, {"CastLike", 15, 15, 25, NULL}, {"Ceil", 6, 6, 23, NULL}, {"Celu", 12, 12, 28, NULL},
+    {"CenterCropPad", 18, 18, 23, NULL}, {"Clip", 6, 11, 23, clip_to_inputs}, {"Compress", 9, 9, 28, NULL}, {"Concat", 4, 4, 23, NULL},
+    {"Constant", 1, 1, 25, NULL}, {"ConstantOfShape", 9, 9, 25, NULL}, {"Conv", 1, 1, 23, NULL}, {"ConvInteger", 10, 10, 23, NULL},
+    {"ConvTranspose", 1, 1, 23, NULL}, {"Cos", 7, 7, 23, NULL}, {"Cosh", 9, 9, 23, NULL}, {"CumProd", 26, 26, 26, NULL}, {"CumSum", 11, 11, 23, NULL},
+    {"DepthToSpace", 1, 1, 28, NULL}, {"DequantizeLinear", 10, 10, 28, NULL}, {"Det", 11, 11, 23, NULL}, {"DFT", 17, 20, 23, dft_axis_to_input},
+    {"Div", 7, 7, 23, NULL}, {"Dropout", 7, 12, 23, dropout_to_inputs}, {"DynamicQuantizeLinear", 11, 11, 23, NULL}, {"Einsum", 12, 12, 28, NULL},
+    {"Elu", 6, 6, 23, NULL}, {"Equal", 7, 7, 23, NULL}, {"Erf", 9, 9, 23, NULL}, {"Exp", 6, 6, 23, NULL}, {"Expand", 8, 8, 23, NULL},
+    {"EyeLike", 9, 9, 23, NULL}, {"Flatten", 1, 1, 25, NULL}, {"Floor", 6, 6, 23, NULL}, {"Gather", 1, 1, 23, NULL},
+    {"GatherElements", 11, 11, 23, NULL}, {"GatherND", 11, 11, 23, NULL}, {"Gelu", 20, 20, 28, NULL}, {"Gemm", 7, 7, 23, NULL},
+    {"GlobalAveragePool", 1, 1, 23, NULL}, {"GlobalLpPool", 2, 2, 23, NULL}, {"GlobalMaxPool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL},
+    {"GreaterOrEqual", 12, 12, 23, NULL}, {"GridSample", 16, 20, 23, grid_modes}, {"GroupNormalization", 18, 21, 23, group_factors},
+    {"GRU", 7, 7, 23, NULL}, {"Hardmax", 13, 13, 23, NULL}, {"HardSigmoid", 6, 6, 23, NULL}, {"HardSwish", 14, 14, 23, NULL},
+    {"Identity", 1, 1, 25, NULL}, {"InstanceNormalization", 6, 6, 23, NULL}, {"IsInf", 10, 10, 23, NULL}, {"IsNaN", 9, 9, 23, NULL},
+    {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL}, {"LessOrEqual", 12, 12, 23, NULL}, {"Log", 6, 6, 23, NULL},
     {"LogSoftmax", 1, 13, 23, softmax_of_rows}, {"LpNormalization", 1, 1, 23, NULL}, {"LpPool", 2, 2, 23, NULL}, {"LRN", 1, 1, 23, NULL},
     {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL}, {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL},
     {"MaxUnpool", 9, 9, 23, NULL}, {"Mean", 8, 8, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL}, {"Min", 8, 8, 23, NULL},
@@ -194,10 +210,10 @@ static const Upgrade upgrades[] = {
     {"ReduceLogSumExp", 1, 18, 28, axes_to_input}, {"ReduceMax", 1, 18, 23, axes_to_input}, {"ReduceMean", 1, 18, 23, axes_to_input},
     {"ReduceMin", 1, 18, 23, axes_to_input}, {"ReduceProd", 1, 18, 23, axes_to_input}, {"ReduceSum", 1, 13, 23, axes_to_input},
     {"ReduceSumSquare", 1, 18, 23, axes_to_input}, {"Relu", 6, 6, 23, NULL}, {"Reshape", 5, 5, 25, NULL}, {"Resize", 10, 11, 23, resize_asymmetric},
-    {"ReverseSequence", 10, 10, 28, NULL}, {"RNN", 7, 7, 23, NULL}, {"Round", 11, 11, 23, NULL}, {"Scatter", 9, 9, 10, NULL},
-    {"ScatterElements", 11, 11, 23, NULL}, {"ScatterND", 11, 11, 23, NULL}, {"Selu", 6, 6, 23, NULL}, {"Shape", 1, 1, 25, NULL},
-    {"Shrink", 9, 9, 23, NULL}, {"Sigmoid", 6, 6, 23, NULL}, {"Sign", 9, 9, 23, NULL}, {"Sin", 7, 7, 23, NULL}, {"Sinh", 9, 9, 23, NULL},
-    {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
+    {"ReverseSequence", 10, 10, 28, NULL}, {"RNN", 7, 7, 23, NULL}, {"RoiAlign", 10, 16, 23, roi_unshifted}, {"Round", 11, 11, 23, NULL},
+    {"Scatter", 9, 9, 10, NULL}, {"ScatterElements", 11, 11, 23, NULL}, {"ScatterND", 11, 11, 23, NULL}, {"Selu", 6, 6, 23, NULL},
+    {"Shape", 1, 1, 25, NULL}, {"Shrink", 9, 9, 23, NULL}, {"Sigmoid", 6, 6, 23, NULL}, {"Sign", 9, 9, 23, NULL}, {"Sin", 7, 7, 23, NULL},
+    {"Sinh", 9, 9, 23, NULL}, {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
     {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL},
     {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL}, {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL},
     {"Sum", 8, 8, 23, NULL}, {"SwiGLU", 28, 28, 28, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},

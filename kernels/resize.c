@@ -27,8 +27,10 @@ typedef struct ResizeAttrs {
   STRING_ATTR("mode", mode, "nearest", "nearest, linear or cubic"),                                                                           \
   STRING_ATTR("nearest_mode", nearest, "round_prefer_floor", "round_prefer_floor, round_prefer_ceil, floor or ceil")
 static const AttrSpec resize_attrs[] = {RESIZE_ATTRS, {0}};
-static const AttrSpec resize_grad_attrs[] = {
-    RESIZE_ATTRS, {"dims", ATTR_INTS, offsetof(ResizeAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46, .help = "dimensions of X"}, {0}};
+static const AttrSpec resize_grad_attrs[] = {RESIZE_ATTRS,
+                                             {"dims", ATTR_INTS, offsetof(ResizeAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46,
+                                              .help = "dimensions of X"},
+                                             {0}};
 
 enum { IN_X, IN_ROI, IN_SCALES, IN_SIZES };
 typedef enum Mode { NEAREST, LINEAR, CUBIC } Mode;
@@ -123,7 +125,8 @@ static int taps_of(const Resize *r, const Axis *axis) {
 
 static Status resize_make(const Node *node, const Type *x, Resize *out) {
   static const char *const modes[] = {"nearest", "linear", "cubic"}, *const nearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"};
-  static const char *const places[] = {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"};
+  static const char *const places[] = {"half_pixel",    "half_pixel_symmetric", "pytorch_half_pixel",
+                                       "align_corners", "asymmetric",           "tf_crop_and_resize"};
   const ResizeAttrs *a = node->attrs;
   int mode, coordinates, round, axes[RANK_MAX], n;
   TRY(choose(node, "mode", a->mode, modes, 3, &mode));

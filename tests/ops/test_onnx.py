@@ -72,6 +72,7 @@ SKIP = {
     **{op: lambda c: len(c["inputs"]) > 4 and c["inputs"][4] is not None or 0 in c["inputs"][0]["dims"]
        or set(c["attributes"]) & {"activations", "clip", "input_forget", "layout"} for op in ("RNN", "GRU", "LSTM")},
     "Resize": lambda c: c["inputs"][0]["dtype"] == "double" or any(a < 0 for a in c["attributes"].get("axes", [])),
+    **{op: lambda c: c["inputs"][0]["dtype"] == "double" for op in ("AffineGrid", "GridSample")},
     "Softsign": lambda c: not c["inputs"][0]["dims"],
     "Erf": lambda c: c["inputs"][0]["dtype"] == "double",            # it computes in f32
     "Pad": lambda c: any(int(p) < 0 for p in c["inputs"][1]["data"]),   # numpy.pad cannot cut
