@@ -12,7 +12,7 @@ static const AttrSpec tree_attrs[] = {
     {0},
 };
 
-static int tree_levels(int64_t count) {
+int tree_levels(int64_t count) {
   int levels = 0;
   for (int64_t rest = count - 1; rest; rest >>= 1) levels++;
   return levels;

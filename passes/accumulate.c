@@ -6,13 +6,6 @@
 #include "accumulate.h"
 #include "pass_list.h"
 
-// Bits of count - 1: number of partial buffers.
-static int tree_levels(int64_t count) {
-  int bits = 0;
-  for (int64_t v = count - 1; v > 0; v >>= 1) bits++;
-  return bits;
-}
-
 Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
   if (e->status) return NULL;
   Graph *g = e->graph;
