@@ -105,8 +105,12 @@ static void check_workspace(Proof *p, const Node *node, Isa isa) {
   KernelPrepare need = {.node = node, .isa = isa};
   Status status = node->op->workspace(&need);
   if (status) {
-    proof_defect(p, "workspace", node, NULL, "step '%s': %s", node->name, status->what);
-    status_free(status);
+    char what[512];
+    snprintf(what, sizeof what, "%s", status->what);
+    bool memory = status->code == STATUS_RESOURCE;         // says nothing about the plan
+    if (memory && !p->refused) p->refused = status;
+    else status_free(status);
+    if (!memory) proof_defect(p, "workspace", node, NULL, "step '%s': %s", node->name, what);
     return;
   }
   const int64_t wanted[2] = {need.workspace_bytes, need.scratch_bytes};
@@ -308,21 +312,34 @@ static void check_bytes(Proof *p) {
     proof_defect(p, "bytes", NULL, NULL, "sent %" PRId64 " + saved %" PRId64 " bytes, the formula gives %" PRId64, moved, bytes.saved_bytes, bytes.formula_bytes);
 }
 
-Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out) {
-  ARENA_GUARD(arena);
-  Proof proof = {.graph = program, .arena = arena, .ranks = program->mesh.n_axes ? program->mesh.axes[0].size : 1};
-  proof.placed = ARENA_ARRAY(arena, bool, program->n_values);
-  if (proof.ranks < 1) {
-    proof_defect(&proof, "structure", NULL, NULL, "the mesh has %d ranks", proof.ranks);
-  } else {
-    check_structure(&proof);
-    for (size_t i = 0; i < program->n_nodes; i++)
-      if (program->nodes[i]->op->flags & OP_COLLECTIVE) check_collective(&proof, program->nodes[i]);
-    if (proof.sound) check_ownership(&proof);
-    if (proof.sound) proof_memory(&proof);
-    if (!proof.n_defects) check_bytes(&proof);
+static void prove(Proof *proof) {
+  const Graph *program = proof->graph;
+  proof->placed = ARENA_ARRAY(proof->arena, bool, program->n_values);
+  if (proof->ranks < 1) {
+    proof_defect(proof, "structure", NULL, NULL, "the mesh has %d ranks", proof->ranks);
+    return;
   }
+  check_structure(proof);
+  for (size_t i = 0; i < program->n_nodes; i++)
+    if (program->nodes[i]->op->flags & OP_COLLECTIVE) check_collective(proof, program->nodes[i]);
+  if (proof->sound) check_ownership(proof);
+  if (proof->sound) proof_memory(proof);
+  if (!proof->n_defects) check_bytes(proof);
+}
+
+static Status prove_guarded(Proof *proof) {
+  ARENA_GUARD(proof->arena);
+  prove(proof);
+  ARENA_RETURN(proof->arena, STATUS_OK);
+}
+
+Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out) {
+  Proof proof = {.graph = program, .arena = arena, .ranks = program->mesh.n_axes ? program->mesh.axes[0].size : 1};
+  Status status = prove_guarded(&proof);
+  if (!status) status = proof.refused;
+  else status_free(proof.refused);
+  TRY(status);
   *out = proof.defects;
   *n_out = proof.n_defects;
-  ARENA_RETURN(arena, STATUS_OK);
+  return STATUS_OK;
 }

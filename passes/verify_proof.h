@@ -12,6 +12,7 @@ typedef struct Proof {
   size_t n_defects, capacity;
   int ranks;                       // of axis 0
   bool sound;                      // ids and buffers are what the rest of the proof relies on
+  Status refused;                  // no memory to prove it: owned by verify_plan
   bool *placed;                    // per value: its location is inside its buffer
 } Proof;
 

@@ -131,6 +131,23 @@ def whole_report(path):
         return False
 
 
+def check_reader(log, command):
+    """A command that writes no file: without memory it says so, and judges nothing wrong."""
+    global runs
+    n, hit = 0, True
+    while hit:
+        n += 1
+        runs += 1
+        if os.path.exists(log):
+            os.remove(log)
+        p = tessera(*command, fault="alloc:%d" % n, log=log)
+        hit = "hit" in open(log).read()
+        said = "error: " in p.stderr or "problems\n" in p.stdout
+        if p.returncode not in (0, 7) or (p.returncode and not said) or "Sanitizer" in p.stderr:
+            failures.append("%s, alloc:%d: exit %d %s" % (command[0], n, p.returncode, (p.stdout + p.stderr)[-500:]))
+    print("%-8s %-7s %d" % (command[0], "alloc", n - 1), flush=True)
+
+
 def check_history(work, model, data):
     """The step loop allocates for the losses only, after step 1 and step 1025: when that fails, the run ends with an error and keeps what it did."""
     steps, saved, report, log = 1025, os.path.join(work, "ck"), os.path.join(work, "report"), os.path.join(work, "log")
@@ -196,6 +213,8 @@ def main():
             for kind in KINDS:
                 counts = [case.loop(os.path.join(tmp, "work"), kind, ever) for ever in ((False, True) if FULL else (False,))]
                 print("%-8s %-7s %s" % (case.name, kind, " + ".join("%d" % c for c in counts)), flush=True)
+        for command in (["verify", old["plan"]], ["show", model], ["show", old["plan"], "--json"]):
+            check_reader(os.path.join(tmp, "log"), command)
         check_history(os.path.join(tmp, "work"), model, data)
     print("%d runs, %d failed" % (runs, len(failures)))
     sys.exit(1 if failures else 0)

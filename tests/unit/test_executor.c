@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "../../passes/verify_plan.h"
 #include "../../runtime/checkpoint.h"
 #include "../../runtime/data.h"
+#include "../../runtime/executor_state.h"
 
 static const char model_file[] = TESSERA_SOURCE_DIR "/tests/models/mlp/model.onnx";
 static const char data_path[] = TESSERA_SOURCE_DIR "/tests/models/mlp/inputs.safetensors";
@@ -123,6 +125,23 @@ static void same_bits_and_predicted_memory(void **state) {
       assert_int_equal(executor_wire_bytes_per_step(b.executor), 0);
       finish(&b);
     }
+}
+
+// What is called measured is asked of the kernel: pages that are let go are no longer counted.
+static void measured_memory_is_measured(void **state) {
+  enum { PAGES = 3, PAGE_BYTES = 4096 };
+  Bench b;
+  start(&b, options_of(2, 3, 4), quick());
+  int64_t planned = executor_memory(b.executor).arena_planned_bytes;
+  assert_int_equal(executor_memory(b.executor).arena_measured_bytes, planned);
+  const ArenaMemory *arenas[] = {&b.executor->ranks[1].memory, &b.executor->process_memory};
+  for (int64_t gone = PAGES, i = 0; i < 2; i++, gone += PAGES) {
+    assert_true(arenas[i]->bytes >= PAGES * PAGE_BYTES);
+    assert_int_equal(madvise(arenas[i]->base, (size_t)PAGES * PAGE_BYTES, MADV_DONTNEED), 0);
+    assert_int_equal(executor_memory(b.executor).arena_measured_bytes, planned - gone * PAGE_BYTES);
+  }
+  assert_int_equal(executor_memory(b.executor).arena_planned_bytes, planned);
+  finish(&b);
 }
 
 static Status slow_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
@@ -701,7 +720,7 @@ static void spoilt_checkpoints_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(delays_change_nothing),
+      cmocka_unit_test(same_bits_and_predicted_memory), cmocka_unit_test(measured_memory_is_measured), cmocka_unit_test(delays_change_nothing),
       cmocka_unit_test(late_collectives_change_nothing), cmocka_unit_test(each_failing_collective_is_named), cmocka_unit_test(other_orders_change_nothing),
       cmocka_unit_test(plans_beyond_memory_are_refused), cmocka_unit_test(reads), cmocka_unit_test(stops_when_told), cmocka_unit_test(a_failing_rank_is_named),
       cmocka_unit_test(a_failing_feed_is_named), cmocka_unit_test(a_hanging_rank_is_left_behind),

@@ -178,7 +178,8 @@ static void worker_dies_with_its_supervisor(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(exit_codes), cmocka_unit_test(no_beat_is_lost), cmocka_unit_test(deaths), cmocka_unit_test(hangs), cmocka_unit_test(signals_are_passed_on),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(exit_codes), cmocka_unit_test(no_beat_is_lost), cmocka_unit_test(deaths), cmocka_unit_test(hangs),
+                                     cmocka_unit_test(signals_are_passed_on),
                                      cmocka_unit_test(worker_dies_with_its_supervisor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
