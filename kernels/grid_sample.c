@@ -259,7 +259,7 @@ static Status affine_make(const Node *node, Affine *out) {
 static Status affine_infer(Node *node, Arena *arena) {
   Affine a;
   TRY(affine_make(node, &a));
-  Type y = type_make(node->inputs[0]->type.dtype, a.n + 2, (const int64_t[]){a.batch});
+  Type y = {.dtype = node->inputs[0]->type.dtype, .rank = a.n + 2, .dims = {a.batch}};
   for (int d = 0; d < a.n; d++) y.dims[1 + d] = a.extents[d];
   y.dims[1 + a.n] = a.n;
   node->outputs[0]->type = y;
