@@ -85,7 +85,7 @@ const char *guard_name(Guard guard);
 typedef const char *(*EnumName)(int);
 int enum_from_name(const char *name, EnumName names, int count);
 
-enum { MESH_AXES_MAX = 4 };
+enum { MESH_AXES_MAX = 4, MESH_RANKS_MAX = 1 << 20 };
 typedef struct MeshAxis { const char *name; int size; } MeshAxis;
 typedef struct Mesh { int n_axes; MeshAxis axes[MESH_AXES_MAX]; } Mesh;   // axis 0 is "dp" in every graph that has axes
 

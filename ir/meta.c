@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,15 +140,17 @@ static int report_index(const char *key) {
 }
 
 typedef enum RecipeType { RECIPE_STRING, RECIPE_INT, RECIPE_INT64, RECIPE_DOUBLE, RECIPE_REDUCE } RecipeType;
-typedef struct RecipeField { const char *key; RecipeType type; size_t offset; int64_t default_int; } RecipeField;
-#define FIELD(name, type, value) {"recipe." #name, type, offsetof(Recipe, name), value}
+typedef struct RecipeField { const char *key; RecipeType type; size_t offset; int64_t default_int, min, max; } RecipeField;
+#define TEXT_FIELD(name) {.key = "recipe." #name, .type = RECIPE_STRING, .offset = offsetof(Recipe, name)}
+#define FIELD(name, type, ...) {"recipe." #name, type, offsetof(Recipe, name), __VA_ARGS__}
 static const RecipeField recipe_fields[] = {
-    FIELD(model, RECIPE_STRING, 0),       FIELD(fingerprint, RECIPE_STRING, 0),    FIELD(zero, RECIPE_INT, 0),
-    FIELD(reduce, RECIPE_REDUCE, 0),      FIELD(micro_per_rank, RECIPE_INT64, 1),  FIELD(precision, RECIPE_STRING, 0),
-    FIELD(loss_output, RECIPE_STRING, 0), FIELD(loss_rule, RECIPE_STRING, 0),      FIELD(optimizer, RECIPE_STRING, 0),
-    FIELD(lr, RECIPE_DOUBLE, 0),          FIELD(options, RECIPE_STRING, 0),
-    FIELD(processes, RECIPE_INT, 1),      FIELD(ranks_per_process, RECIPE_INT, 1), FIELD(threads_per_rank, RECIPE_INT, 1),
-    FIELD(isa, RECIPE_STRING, 0),         FIELD(numerics_key, RECIPE_STRING, 0),
+    TEXT_FIELD(model),       TEXT_FIELD(fingerprint), FIELD(zero, RECIPE_INT, 0, 0, 3),
+    FIELD(reduce, RECIPE_REDUCE, 0, 0, 0),            FIELD(micro_per_rank, RECIPE_INT64, 1, 1, INT32_MAX), TEXT_FIELD(precision),
+    TEXT_FIELD(loss_output), TEXT_FIELD(loss_rule),   TEXT_FIELD(optimizer),
+    FIELD(lr, RECIPE_DOUBLE, 0, 0, 0),                TEXT_FIELD(options),
+    FIELD(processes, RECIPE_INT, 1, 1, MESH_RANKS_MAX),    FIELD(ranks_per_process, RECIPE_INT, 1, 1, MESH_RANKS_MAX),
+    FIELD(threads_per_rank, RECIPE_INT, 1, 1, MESH_RANKS_MAX),
+    TEXT_FIELD(isa),         TEXT_FIELD(numerics_key),
 };
 enum { RECIPE_FIELDS = sizeof recipe_fields / sizeof *recipe_fields };
 
@@ -274,12 +277,14 @@ static Status read_int(const char *of, const char *key, const char *text, int64_
   return STATUS_OK;
 }
 
-static Status read_int32(const char *of, const char *key, const char *text, int64_t min, int32_t *out) {
+static Status read_int32(const char *of, const char *key, const char *text, int64_t min, int64_t max, int32_t *out) {
   int64_t v;
-  TRY(read_int(of, key, text, min, INT32_MAX, &v));
+  TRY(read_int(of, key, text, min, max, &v));
   *out = (int32_t)v;
   return STATUS_OK;
 }
+
+static Status read_index(const char *of, const char *key, const char *text, int32_t *out) { return read_int32(of, key, text, 0, INT32_MAX, out); }
 
 static Status read_enum(const char *of, const char *key, const char *text, EnumName names, int count, int *out) {
   int v = enum_from_name(text, names, count);
@@ -338,7 +343,7 @@ Status meta_set_value(MetaReader *r, Value *v, const char *key, const char *text
     TRY(read_enum(v->name, key, text, (EnumName)layout_name, LAYOUT_COUNT, &e));
     v->layout = (Layout)e;
   } else if (!strcmp(key, "bucket")) {
-    TRY(read_int32(v->name, key, text, 0, &v->bucket));
+    TRY(read_index(v->name, key, text, &v->bucket));
   } else if (!strcmp(key, "state_name")) {
     v->state_name = arena_string(arena, text);
   } else if (!strcmp(key, "loc")) {
@@ -382,11 +387,11 @@ Status meta_set_node(MetaReader *r, Node *n, const char *key, const char *text) 
     TRY(read_enum(n->name, key, text, (EnumName)guard_name, GUARD_COUNT, &e));
     n->guard = (Guard)e;
   } else if (!strcmp(key, "region")) {
-    TRY(read_int32(n->name, key, text, 0, &n->region));
+    TRY(read_index(n->name, key, text, &n->region));
   } else if (!strcmp(key, "workspace")) {
-    TRY(read_int32(n->name, key, text, 0, &n->workspace));
+    TRY(read_index(n->name, key, text, &n->workspace));
   } else if (!strcmp(key, "scratch")) {
-    TRY(read_int32(n->name, key, text, 0, &n->scratch));
+    TRY(read_index(n->name, key, text, &n->scratch));
   } else if (!strcmp(key, "waits")) {
     postpone(r, NULL, n, key, text);
   } else {
@@ -401,12 +406,12 @@ static Status set_recipe(Graph *g, const RecipeField *f, const char *text) {
   void *at = (char *)&g->recipe + f->offset;
   switch (f->type) {
   case RECIPE_STRING: *(const char **)at = arena_string(g->arena, text); break;
-  case RECIPE_INT: TRY(read_int32(NULL, f->key, text, 0, at)); break;
-  case RECIPE_INT64: TRY(read_int(NULL, f->key, text, 0, INT64_MAX, at)); break;
+  case RECIPE_INT: TRY(read_int32(NULL, f->key, text, f->min, f->max, at)); break;
+  case RECIPE_INT64: TRY(read_int(NULL, f->key, text, f->min, f->max, at)); break;
   case RECIPE_DOUBLE: {
     char *end;
     double v = strtod(text, &end);
-    if (end == text || *end) return bad(NULL, f->key, text, "not a number");
+    if (end == text || *end || !isfinite(v)) return bad(NULL, f->key, text, "not a finite number");
     *(double *)at = v;
     break;
   }
@@ -435,7 +440,6 @@ static Status set_facts(Graph *g, const char *text) {
 }
 
 static Status set_mesh(Graph *g, const char *text) {
-  enum { AXIS_MAX = 1 << 20 };
   Mesh mesh = {0};
   int64_t ranks = 1;
   for (const char *p = text; *p;) {
@@ -446,7 +450,7 @@ static Status set_mesh(Graph *g, const char *text) {
       return bad(NULL, "mesh", text, "not of the form dp=2,tp=2 with at most 4 axes");
     int n = atoi(p + name + 1);
     ranks *= n;
-    if (n < 1 || n > AXIS_MAX || ranks > AXIS_MAX) return bad(NULL, "mesh", text, "sizes from 1 to 2^20, also their product");
+    if (n < 1 || n > MESH_RANKS_MAX || ranks > MESH_RANKS_MAX) return bad(NULL, "mesh", text, "sizes from 1 to 2^20, also their product");
     mesh.axes[mesh.n_axes++] = (MeshAxis){arena_string_n(g->arena, p, name), n};
     p = *end ? end + 1 : end;
   }
@@ -482,7 +486,8 @@ static Status json_dtype(const json_t *object, const char *of, Dtype *out) {
   return STATUS_OK;
 }
 
-static const int64_t ELEMS_MAX = INT64_C(1) << 46;
+// So that sums and products of a few of these stay within 64 bits; plan.c saturates where there are many.
+static const int64_t ELEMS_MAX = INT64_C(1) << 40, BYTES_MAX = INT64_C(1) << 46, SAVING_BYTES_MAX = INT64_C(1) << 60;
 
 static Status read_bucket_param(Graph *g, const char *key, const json_t *json, Bucket *b, int i) {
   TRY(json_text(g->arena, json, key, "name", &b->params[i]));
@@ -490,7 +495,11 @@ static Status read_bucket_param(Graph *g, const char *key, const json_t *json, B
   const json_t *dims = json_object_get(json, "dims");
   if (!json_is_array(dims) || json_array_size(dims) > RANK_MAX) FAIL(MALFORMED, NULL, "metadata %s: \"dims\" of '%s' is no shape", key, b->params[i]);
   b->types[i].rank = (int)json_array_size(dims);
-  for (int k = 0; k < b->types[i].rank; k++) b->types[i].dims[k] = json_integer_value(json_array_get(dims, (size_t)k));
+  for (int k = 0; k < b->types[i].rank; k++) {
+    const json_t *dim = json_array_get(dims, (size_t)k);
+    if (!json_is_integer(dim)) FAIL(MALFORMED, NULL, "metadata %s: dimension %d of '%s' is no whole number", key, k, b->params[i]);
+    b->types[i].dims[k] = json_integer_value(dim);
+  }
   b->types[i].dtype = b->dtype;
   if (json_object_get(json, "dtype")) TRY(json_dtype(json, key, &b->types[i].dtype));
   TRY(type_check(&b->types[i], b->params[i]));
@@ -506,7 +515,7 @@ static Status read_bucket(MetaReader *r, const char *key, const json_t *json) {
   TRY(json_int(json, key, "elems", 0, ELEMS_MAX, &b.elems));
   TRY(json_int(json, key, "shard_elems", 0, b.elems, &b.shard_elems));
   const json_t *params = json_object_get(json, "params");
-  if (!json_is_array(params)) FAIL(MALFORMED, NULL, "metadata %s: \"params\" is no list", key);
+  if (!json_is_array(params) || json_array_size(params) > INT32_MAX) FAIL(MALFORMED, NULL, "metadata %s: \"params\" is no list", key);
   b.n_params = (int)json_array_size(params);
   b.params = ARENA_ARRAY(g->arena, const char *, b.n_params);
   b.types = ARENA_ARRAY(g->arena, Type, b.n_params);
@@ -525,11 +534,11 @@ static Status read_buffer(MetaReader *r, const char *key, const json_t *json) {
   TRY(json_enum(json, key, "scope", (EnumName)scope_name, SCOPE_COUNT, &scope));
   TRY(json_enum(json, key, "tier", (EnumName)tier_name, TIER_COUNT, &tier));
   TRY(json_enum(json, key, "category", (EnumName)category_name, CATEGORY_COUNT, &category));
-  TRY(json_int(json, key, "bytes", 0, ELEMS_MAX, &b.bytes));
-  TRY(json_int(json, key, "offset", 0, ELEMS_MAX, &b.offset_bytes));
+  TRY(json_int(json, key, "bytes", 0, BYTES_MAX, &b.bytes));
+  TRY(json_int(json, key, "offset", 0, BYTES_MAX, &b.offset_bytes));
   if (!b.persistent) {
     TRY(json_int(json, key, "first", 0, UINT32_MAX, &first));
-    TRY(json_int(json, key, "last", 0, UINT32_MAX, &last));
+    TRY(json_int(json, key, "last", first, UINT32_MAX, &last));
   }
   b.scope = (Scope)scope;
   b.tier = (Tier)tier;
@@ -545,7 +554,7 @@ static Status read_saving(MetaReader *r, const char *key, const json_t *json) {
   Saving s;
   int64_t bucket;
   TRY(json_int(json, key, "bucket", -1, INT32_MAX, &bucket));
-  TRY(json_int(json, key, "bytes", 0, INT64_MAX, &s.bytes));
+  TRY(json_int(json, key, "bytes", 0, SAVING_BYTES_MAX, &s.bytes));
   TRY(json_text(g->arena, json, key, "reason", &s.reason));
   s.bucket = (int32_t)bucket;
   ARENA_PUSH(g->arena, g->savings, g->n_savings, r->savings_capacity, s);

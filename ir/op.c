@@ -23,6 +23,7 @@ int64_t attr_int(const Node *node, const char *name) { return *(int64_t *)field(
 float attr_float(const Node *node, const char *name) { return *(float *)field(node, typed_spec(node, name, ATTR_FLOAT)); }
 const char *attr_string(const Node *node, const char *name) { return *(const char **)field(node, typed_spec(node, name, ATTR_STRING)); }
 AttrInts attr_ints(const Node *node, const char *name) { return *(AttrInts *)field(node, typed_spec(node, name, ATTR_INTS)); }
+AttrStrings attr_strings(const Node *node, const char *name) { return *(AttrStrings *)field(node, typed_spec(node, name, ATTR_STRINGS)); }
 
 void attr_set(Graph *graph, Node *node, const AttrInit *attr) {
   void *at = field(node, typed_spec(node, attr->name, attr->type));

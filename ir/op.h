@@ -141,6 +141,7 @@ int64_t attr_int(const Node *node, const char *name);
 float attr_float(const Node *node, const char *name);
 const char *attr_string(const Node *node, const char *name);
 AttrInts attr_ints(const Node *node, const char *name);
+AttrStrings attr_strings(const Node *node, const char *name);
 void attr_set(Graph *graph, Node *node, const AttrInit *attr);            // copies what it points to
 const AttrSpec *attr_spec(const Op *op, const char *name);                // NULL when the row has none of that name
 bool attr_is_default(const Node *node, const AttrSpec *spec);

@@ -12,7 +12,7 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   size_t n_entries = 0, capacity = 0;
   for (size_t i = 0; i < program->n_nodes; i++) {
     const Node *n = program->nodes[i];
-    if (!n->op->sent_bytes) continue;
+    if (!n->op->sent_bytes || !n->n_outputs || !n->outputs[0] || !n->n_inputs || !n->inputs[0]) continue;
     const char *kind = attr_string(n, "kind");
     bool own_kind = kind && (!strcmp(kind, "control") || !strcmp(kind, "frozen"));
     int64_t bytes = n->op->sent_bytes(n);
@@ -28,27 +28,28 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
 }
 
 int64_t plan_arena_bytes(const Graph *program, Scope scope) {
-  int64_t end = 0;
+  int64_t most = 0;
   for (size_t i = 0; i < program->n_buffers; i++) {
     const Buffer *b = &program->buffers[i];
-    if (b->scope == scope && b->tier == TIER_DEVICE && b->offset_bytes + b->bytes > end) end = b->offset_bytes + b->bytes;
+    int64_t end = bytes_add(b->offset_bytes, b->bytes);
+    if (b->scope == scope && b->tier == TIER_DEVICE && end > most) most = end;
   }
-  return (end + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
+  return bytes_add(most, PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
 }
 
 static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
   LedgerEntry *ledger;
   size_t n = plan_ledger(g, arena, &ledger);
   for (size_t i = 0; i < n; i++) {
-    p->sent_bytes += ledger[i].bytes * ledger[i].times;
-    p->copied_bytes += ledger[i].copied_bytes * ledger[i].times;
+    p->sent_bytes = bytes_add(p->sent_bytes, bytes_times(ledger[i].bytes, ledger[i].times));
+    p->copied_bytes = bytes_add(p->copied_bytes, bytes_times(ledger[i].copied_bytes, ledger[i].times));
   }
-  for (size_t i = 0; i < g->n_savings; i++) p->saved_bytes += g->savings[i].bytes;
+  for (size_t i = 0; i < g->n_savings; i++) p->saved_bytes = bytes_add(p->saved_bytes, g->savings[i].bytes);
   int ranks = g->mesh.n_axes ? g->mesh.axes[0].size : 1;
   int64_t k = g->recipe.micro_per_rank, reductions = g->recipe.reduce == REDUCE_MICRO ? k : 1;
   for (size_t b = 0; b < g->n_buckets; b++)
-    if (g->buckets[b].trainable) p->padded_param_bytes += g->buckets[b].elems * dtype_bytes(g->buckets[b].dtype);
-  p->formula_bytes = p->padded_param_bytes / ranks * (ranks - 1) * (reductions + (g->recipe.zero == 3 ? 2 * k : 1));
+    if (g->buckets[b].trainable) p->padded_param_bytes = bytes_add(p->padded_param_bytes, bytes_times(g->buckets[b].elems, dtype_bytes(g->buckets[b].dtype)));
+  p->formula_bytes = bytes_times(p->padded_param_bytes / ranks * (ranks - 1), reductions + (g->recipe.zero == 3 ? 2 * k : 1));
 }
 
 // Categories at the step where most transient bytes are live; what remains of the arena is padding (alignment and fragmentation).
@@ -57,14 +58,14 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
     if (b->tier != TIER_DEVICE) continue;
-    if (b->persistent || b->scope == SCOPE_PROCESS || b->last >= g->n_nodes) continue;
-    live[b->first] += b->bytes;
-    live[b->last + 1] -= b->bytes;
+    if (b->persistent || b->scope == SCOPE_PROCESS || b->last >= g->n_nodes || b->first > b->last) continue;
+    live[b->first] = bytes_add(live[b->first], b->bytes);
+    live[b->last + 1] = bytes_add(live[b->last + 1], -b->bytes);
   }
   size_t peak = 0;
   int64_t most = 0, now = 0;
   for (size_t i = 0; i < g->n_nodes; i++) {
-    now += live[i];
+    now = bytes_add(now, live[i]);
     if (now > most) {
       most = now;
       peak = i;
@@ -73,14 +74,14 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
   p->rank_arena_bytes = plan_arena_bytes(g, SCOPE_RANK);
   p->process_arena_bytes = plan_arena_bytes(g, SCOPE_PROCESS);
   int ranks = g->recipe.ranks_per_process;
-  p->peak_bytes = ranks * p->rank_arena_bytes + p->process_arena_bytes;
+  p->peak_bytes = bytes_add(bytes_times(p->rank_arena_bytes, ranks), p->process_arena_bytes);
   int64_t counted = 0;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
     if (b->tier != TIER_DEVICE || (!b->persistent && b->scope == SCOPE_RANK && (b->first > peak || b->last < peak))) continue;
-    int64_t bytes = b->scope == SCOPE_PROCESS ? b->bytes : ranks * b->bytes;
-    p->peak_by_category[b->category] += bytes;
-    counted += bytes;
+    int64_t bytes = b->scope == SCOPE_PROCESS ? b->bytes : bytes_times(b->bytes, ranks);
+    p->peak_by_category[b->category] = bytes_add(p->peak_by_category[b->category], bytes);
+    counted = bytes_add(counted, bytes);
   }
   p->peak_by_category[CATEGORY_PADDING] = p->peak_bytes - counted;
 }
@@ -212,7 +213,9 @@ Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena) {
   return append_variant(plan, variant, arena);
 }
 
-static int64_t arena_bytes(const Graph *g) { return g->recipe.ranks_per_process * plan_arena_bytes(g, SCOPE_RANK) + plan_arena_bytes(g, SCOPE_PROCESS); }
+static int64_t arena_bytes(const Graph *g) {
+  return bytes_add(bytes_times(plan_arena_bytes(g, SCOPE_RANK), g->recipe.ranks_per_process), plan_arena_bytes(g, SCOPE_PROCESS));
+}
 
 const Graph *plan_largest_variant(const Plan *plan) {
   const Graph *largest = plan->variants[0];

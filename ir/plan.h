@@ -8,6 +8,16 @@
 
 #include "graph.h"
 
+// Sums and products of byte counts; what passes 2^63 - 1 stays there. A hostile plan can name any numbers.
+static inline int64_t bytes_add(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+static inline int64_t bytes_times(int64_t bytes, int64_t times) {
+  int64_t product;
+  return __builtin_mul_overflow(bytes, times, &product) ? INT64_MAX : product;
+}
+
 // Variants: programs of one model for other shapes of its inputs (batches of different sizes), compiled with the same options. Each micro-batch of
 // a rank runs phase `micro` of the variant for its shapes; `init` and `update` always are program 0's. So variants agree on everything
 // that is not within one micro-batch (plan_add_variant checks it): buckets, order and sizes of collectives and guards, and the places of fixed
@@ -37,7 +47,7 @@ typedef struct LedgerEntry {
   const char *op;              // "AllGather", ...
   const char *kind;            // key of by_collective: the op's name, "frozen" or "control"
   const char *axis;            // mesh axis
-  int64_t bytes;               // logical bytes sent per rank and execution
+  int64_t bytes;               // logical bytes sent per rank and execution, at least 0
   int64_t times;               // executions per step: 1 or micro-batches per rank
   int64_t copied_bytes;        // logical bytes that are really copied per rank and execution; 0 for a view
   Dtype wire, accumulator;     // accumulator NONE where nothing is summed

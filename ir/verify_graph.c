@@ -153,6 +153,26 @@ static Status check_lists(const Graph *g, Arena *arena) {
   return STATUS_OK;
 }
 
+static Status check_tables(const Graph *g) {
+  for (size_t i = 0; i < g->n_savings; i++) {
+    TRY(check_index(NULL, "saving: bucket", g->savings[i].bucket, g->n_buckets));
+    if (g->savings[i].bytes < 0) FAIL(MALFORMED, NULL, "saving %zu is of %" PRId64 " bytes", i, g->savings[i].bytes);
+  }
+  for (size_t i = 0; i < g->n_buckets; i++) {
+    const Bucket *b = &g->buckets[i];
+    for (int k = 0; k < b->n_params; k++)
+      if (b->starts[k] < 0 || b->starts[k] > b->elems || type_elems(&b->types[k]) > b->elems - b->starts[k])
+        FAIL(MALFORMED, b->params[k], "its %" PRId64 " elements from %" PRId64 " on pass the end of bucket %zu at %" PRId64, type_elems(&b->types[k]), b->starts[k],
+             i, b->elems);
+  }
+  for (size_t i = 0; i < g->n_buffers; i++) {
+    const Buffer *b = &g->buffers[i];
+    if (b->persistent) continue;
+    if (b->first > b->last || b->last >= g->n_nodes) FAIL(MALFORMED, b->name, "its buffer lives from step %u to %u of %zu", b->first, b->last, g->n_nodes);
+  }
+  return STATUS_OK;
+}
+
 // What the rows say of the types, on a copy.
 static Status check_types(const Graph *g, Arena *arena) {
   Graph *copy = graph_clone(g, arena);
@@ -181,6 +201,7 @@ static Status verify(const Graph *g, Arena *arena) {
   for (size_t i = 0; i < g->n_nodes; i++) TRY(check_node(g, g->nodes[i]));
   for (size_t i = 0; i < g->n_values; i++) TRY(check_value(g, g->values[i]));
   TRY(check_node_names(g, arena));
+  TRY(check_tables(g));
   return g->facts & FACT_TYPED ? check_types(g, arena) : STATUS_OK;
 }
 

@@ -8,7 +8,7 @@
 typedef struct CollectiveAttrs { int64_t axis, parts, bucket; const char *kind; } CollectiveAttrs;
 #define COLLECTIVE_ATTRS                                                                                                                        \
   {"axis", ATTR_INT, offsetof(CollectiveAttrs, axis), .min = 0, .max = MESH_AXES_MAX - 1, .help = "mesh axis"},                                 \
-  {"parts", ATTR_INT, offsetof(CollectiveAttrs, parts), .required = true, .min = 1, .max = INT32_MAX, .help = "ranks on the axis"},              \
+  {"parts", ATTR_INT, offsetof(CollectiveAttrs, parts), .required = true, .min = 1, .max = MESH_RANKS_MAX, .help = "ranks on the axis"},              \
   {"bucket", ATTR_INT, offsetof(CollectiveAttrs, bucket), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "bucket; -1: none"},           \
   {"kind", ATTR_STRING, offsetof(CollectiveAttrs, kind), .required = true, .help = "param, grad, frozen or control: how the bytes are counted"}
 static const AttrSpec collective_attrs[] = {COLLECTIVE_ATTRS, {0}};

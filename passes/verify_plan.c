@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../ir/verify_graph.h"
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "verify_proof.h"
@@ -93,6 +94,12 @@ static void check_buffers(Proof *p) {
   }
 }
 
+// Ends `status`; that memory ran out says nothing about the plan, and is what verify_plan returns.
+static void refuse(Proof *p, Status status) {
+  if (status_code(status) == STATUS_RESOURCE && !p->refused) p->refused = status;
+  else status_free(status);
+}
+
 static void check_workspace(Proof *p, const Node *node, Isa isa) {
   const Graph *g = p->graph;
   const int32_t buffers[2] = {node->workspace, node->scratch};
@@ -101,16 +108,13 @@ static void check_workspace(Proof *p, const Node *node, Isa isa) {
       proof_defect(p, "workspace", node, NULL, "step '%s' uses buffer %d of %zu", node->name, buffers[i], g->n_buffers);
       return;
     }
-  if (!node->op->workspace) return;
+  if (!node->op->workspace || !kernel_uses_cpu(node, isa)) return;
   KernelPrepare need = {.node = node, .isa = isa};
   Status status = node->op->workspace(&need);
   if (status) {
-    char what[512];
-    snprintf(what, sizeof what, "%s", status->what);
-    bool memory = status->code == STATUS_RESOURCE;         // says nothing about the plan
-    if (memory && !p->refused) p->refused = status;
-    else status_free(status);
-    if (!memory) proof_defect(p, "workspace", node, NULL, "step '%s': %s", node->name, what);
+    bool broken = status_code(status) == STATUS_MALFORMED;   // all else is not the plan's: this machine may lack what the plan was made for, or memory
+    if (broken) proof_defect(p, "workspace", node, NULL, "step '%s': %s", node->name, status->what);
+    refuse(p, status);
     return;
   }
   const int64_t wanted[2] = {need.workspace_bytes, need.scratch_bytes};
@@ -122,27 +126,39 @@ static void check_workspace(Proof *p, const Node *node, Isa isa) {
   }
 }
 
-static void check_structure(Proof *p) {
+// What holds of every graph; then types are what the operators make them.
+static bool check_graph(Proof *p) {
+  Status status = verify_graph(p->graph);
+  if (!status) return true;
+  const Node *node = NULL;
+  if (status_code(status) == STATUS_RESOURCE) {
+    refuse(p, status);
+    return false;
+  }
+  for (size_t i = 0; status->node && i < p->graph->n_nodes; i++)
+    if (!strcmp(p->graph->nodes[i]->name, status->node)) node = p->graph->nodes[i];
+  proof_defect(p, "graph", node, NULL, "%s%s%s", status->node ? status->node : "", status->node ? ": " : "", status->what);
+  status_free(status);
+  return false;
+}
+
+static void check_structure(Proof *p, bool typed) {
   const Graph *g = p->graph;
   Phase phase = PHASE_INIT;
   Isa isa = ISA_SCALAR;
   if (g->recipe.isa && !isa_from_name(g->recipe.isa, &isa)) proof_defect(p, "structure", NULL, NULL, "unknown instruction set '%s'", g->recipe.isa);
+  size_t before = p->n_defects;
   check_buffers(p);
   for (size_t i = 0; i < g->n_nodes; i++) check_node_structure(p, g->nodes[i], i, &phase);
-  p->sound = p->n_defects == 0;
+  p->sound = p->n_defects == before;
   for (size_t i = 0; i < g->n_values; i++) p->placed[i] = location_fits(p, g->values[i]);
-  if (p->n_defects) return;      // sizes of hostile types must not reach the kernels
+  if (p->n_defects || !typed) return;      // sizes of hostile types must not reach the kernels
   for (size_t i = 0; i < g->n_nodes; i++) check_workspace(p, g->nodes[i], isa);
 }
 
 // ---- Agreement of collectives -------------------------------------------------------------------------------------------------
 
 static bool is_op(const Node *node, const Op *op) { return node->op == op; }
-static bool is_reduction(const Node *node) { return is_op(node, &op_ReduceScatter) || is_op(node, &op_AllReduce); }
-static bool has_kind(const Node *node, const char *kind) {
-  const char *k = attr_string(node, "kind");
-  return k && !strcmp(k, kind);
-}
 
 static void check_collective(Proof *p, const Node *node) {
   const Graph *g = p->graph;
@@ -175,7 +191,7 @@ static void check_collective(Proof *p, const Node *node) {
                  g->buckets[bucket].elems);
 }
 
-// ---- Ownership ----------------------------------------------------------------------------------------------------------------
+// ---- Buckets and recipe ------------------------------------------------------------------------------------------------------------
 
 static void check_bucket(Proof *p, size_t index) {
   const Graph *g = p->graph;
@@ -197,108 +213,14 @@ static void check_bucket(Proof *p, size_t index) {
   }
 }
 
-typedef struct GradPath { int reductions; bool incomplete, broken; const Node *pack; } GradPath;
+// ---- The whole ----------------------------------------------------------------------------------------------------------------
 
-// From the optimizer's gradient back to where the parameters' gradients are joined. An input of the node that carries the gradient on is
-// always the first one.
-static GradPath trace_gradient(const Proof *p, const Value *grad) {
-  GradPath path = {0};
-  const Node *micro_reduction = NULL;
-  for (size_t hops = 0; grad && grad->producer; hops++) {
-    const Node *node = grad->producer;
-    if (hops > p->graph->n_nodes || node->n_inputs == 0) {
-      path.broken = true;
-      return path;
-    }
-    if (is_op(node, &op_Pack)) {
-      path.pack = node;
-      return path;
-    }
-    if (is_reduction(node)) {
-      path.reductions++;
-      if (node->phase == PHASE_MICRO) micro_reduction = node;
-    } else if (is_op(node, &op_TreeAccumulate)) {
-      path.incomplete |= micro_reduction != NULL;
-    } else if (!is_op(node, &op_Shard) && !is_op(node, &op_AllGather) && !is_op(node, &op_Cast) && !is_op(node, &op_Reshape) && !is_op(node, &op_Identity)) {
-      return path;               // where the gradient is computed
-    }
-    grad = node->inputs[0];
-  }
-  path.broken = !grad;
-  return path;
-}
-
-static void check_pack(Proof *p, const Node *optimizer, const Node *pack, size_t index) {
-  const Bucket *b = &p->graph->buckets[index];
-  AttrInts starts = attr_ints(pack, "starts");
-  if (pack->n_inputs != b->n_params || starts.n != b->n_params) {
-    proof_defect(p, "wrong_gradient", optimizer, optimizer->inputs[0], "bucket %zu has %d parameters, its gradient joins %d", index, b->n_params, pack->n_inputs);
-    return;
-  }
-  for (int i = 0; i < b->n_params; i++) {
-    const Value *g = pack->inputs[i];
-    bool other = g && g->role == ROLE_GRAD && g->of && strcmp(g->of->name, b->params[i]) != 0;
-    if (!g || other || starts.items[i] != b->starts[i] || !type_same_shape(&g->type, &b->types[i]))
-      proof_defect(p, "wrong_gradient", pack, g, "bucket %zu holds '%s' at %" PRId64 ", its gradient joins '%s' at %" PRId64, index, b->params[i],
-                   b->starts[i], g ? g->name : "nothing", starts.items[i]);
-  }
-}
-
-// A shard of a parameter belongs to the parameter's bucket.
-static int32_t bucket_of(const Value *v) {
-  while (v && v->bucket < 0 && v->producer && is_op(v->producer, &op_Shard) && v->producer->n_inputs) v = v->producer->inputs[0];
-  return v ? v->bucket : -1;
-}
-
-static void check_update(Proof *p, const Node *optimizer, size_t index) {
-  const Bucket *b = &p->graph->buckets[index];
-  const Value *param = optimizer->inputs[0], *grad = optimizer->n_inputs > 1 ? optimizer->inputs[1] : NULL;
-  int64_t elems = type_elems(&param->type);
-  if (elems != b->elems && elems != b->shard_elems)
-    proof_defect(p, "bucket", optimizer, param, "step '%s' updates %" PRId64 " elements; bucket %zu has %" PRId64 ", a shard %" PRId64, optimizer->name,
-                 elems, index, b->elems, b->shard_elems);
-  const Value *updated = optimizer->n_outputs ? optimizer->outputs[0] : NULL;
-  bool carried = updated && updated->carry;
-  for (size_t i = 0; updated && !carried && i < p->graph->n_nodes; i++) {      // or through the gather that makes it whole again
-    const Node *n = p->graph->nodes[i];
-    carried = is_op(n, &op_AllGather) && n->n_inputs && n->inputs[0] == updated && n->outputs[0] && n->outputs[0]->carry;
-  }
-  if (!carried) proof_defect(p, "not_carried", optimizer, param, "the new value of '%s' is lost: no later step reads it", param->name);
-  GradPath path = trace_gradient(p, grad);
-  int wanted = p->ranks > 1;
-  if (path.broken) proof_defect(p, "never_reduced", optimizer, param, "the gradient of '%s' comes from nowhere", param->name);
-  else if (path.reductions < wanted)
-    proof_defect(p, "never_reduced", optimizer, param, "the gradient of '%s' is not summed over the %d ranks", param->name, p->ranks);
-  else if (path.reductions > wanted)
-    proof_defect(p, "reduced_twice", optimizer, param, "the gradient of '%s' is summed %d times over the ranks", param->name, path.reductions);
-  if (path.incomplete)
-    proof_defect(p, "reduced_incomplete", optimizer, param, "the gradient of '%s' is summed over ranks in every micro-batch, after its sum over micro-batches",
-                 param->name);
-  if (path.pack) check_pack(p, optimizer, path.pack, index);
-}
-
-static void check_ownership(Proof *p) {
-  const Graph *g = p->graph;
-  for (size_t b = 0; b < g->n_buckets; b++) {
-    const Node *optimizer = NULL, *reduction = NULL;
-    check_bucket(p, b);
-    for (size_t i = 0; i < g->n_nodes; i++) {
-      const Node *n = g->nodes[i];
-      if ((n->op->flags & OP_OPTIMIZER) && n->n_inputs && bucket_of(n->inputs[0]) == (int32_t)b) {
-        if (optimizer) proof_defect(p, "updated_twice", n, n->inputs[0], "bucket %zu is updated by step %u and by step %u", b, optimizer->id, n->id);
-        optimizer = n;
-      }
-      if (is_reduction(n) && has_kind(n, "grad") && attr_int(n, "bucket") == (int64_t)b) {
-        if (reduction) proof_defect(p, "reduced_twice", n, n->inputs[0], "bucket %zu is reduced by step %u and by step %u", b, reduction->id, n->id);
-        reduction = n;
-      }
-    }
-    if (!g->buckets[b].trainable && (optimizer || reduction))
-      proof_defect(p, "bucket", optimizer ? optimizer : reduction, NULL, "bucket %zu is frozen, yet it is reduced or updated", b);
-    if (!g->buckets[b].trainable || !g->buckets[b].elems) continue;
-    if (optimizer) check_update(p, optimizer, b);
-    else proof_defect(p, "never_updated", NULL, NULL, "no step updates bucket %zu ('%s', ...)", b, g->buckets[b].n_params ? g->buckets[b].params[0] : "");
-  }
+static void check_recipe(Proof *p) {
+  const Recipe *r = &p->graph->recipe;
+  int64_t ranks = mesh_ranks(&p->graph->mesh);
+  if ((int64_t)r->processes * r->ranks_per_process != ranks)
+    proof_defect(p, "recipe", NULL, NULL, "%d processes of %d ranks are not the %" PRId64 " ranks of the mesh", r->processes, r->ranks_per_process, ranks);
+  if (r->micro_per_rank < 1) proof_defect(p, "recipe", NULL, NULL, "%" PRId64 " micro-batches per rank", r->micro_per_rank);
 }
 
 static void check_bytes(Proof *p) {
@@ -307,8 +229,8 @@ static void check_bytes(Proof *p) {
   PlanBytes bytes = plan_bytes(p->graph, p->arena);
   int64_t moved = 0;
   for (size_t i = 0; i < n; i++)
-    if (strcmp(entries[i].kind, "control") && strcmp(entries[i].kind, "frozen")) moved += entries[i].bytes * entries[i].times;
-  if (moved + bytes.saved_bytes != bytes.formula_bytes)
+    if (strcmp(entries[i].kind, "control") && strcmp(entries[i].kind, "frozen")) moved = bytes_add(moved, bytes_times(entries[i].bytes, entries[i].times));
+  if (bytes_add(moved, bytes.saved_bytes) != bytes.formula_bytes)
     proof_defect(p, "bytes", NULL, NULL, "sent %" PRId64 " + saved %" PRId64 " bytes, the formula gives %" PRId64, moved, bytes.saved_bytes, bytes.formula_bytes);
 }
 
@@ -319,10 +241,13 @@ static void prove(Proof *proof) {
     proof_defect(proof, "structure", NULL, NULL, "the mesh has %d ranks", proof->ranks);
     return;
   }
-  check_structure(proof);
+  bool typed = check_graph(proof);
+  check_structure(proof, typed);
   for (size_t i = 0; i < program->n_nodes; i++)
     if (program->nodes[i]->op->flags & OP_COLLECTIVE) check_collective(proof, program->nodes[i]);
-  if (proof->sound) check_ownership(proof);
+  for (size_t b = 0; b < program->n_buckets; b++) check_bucket(proof, b);
+  check_recipe(proof);
+  if (proof->sound) proof_ownership(proof);
   if (proof->sound) proof_memory(proof);
   if (!proof->n_defects) check_bytes(proof);
 }

@@ -1,5 +1,5 @@
-// Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement, ownership) and verify_memory.c (contents of
-// memory, lifetimes).
+// Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement), verify_meaning.c and verify_ownership.c (what
+// values mean, who owns what) and verify_memory.c (contents of memory, lifetimes).
 #ifndef TESSERA_VERIFY_PROOF_H
 #define TESSERA_VERIFY_PROOF_H
 
@@ -19,6 +19,9 @@ typedef struct Proof {
 // Adds a defect. `node` and `value` may be NULL; the parameter is the value's, else the step's cause.
 void proof_defect(Proof *proof, const char *code, const Node *node, const Value *value, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+// Derives what every value means, and what must hold of buckets, sums, loss and norm. The proof must be sound.
+void proof_ownership(Proof *proof);
 
 // Executes the steps on symbolic memory of several ranks.
 void proof_memory(Proof *proof);

@@ -12,6 +12,7 @@
 #include "../ir/path.h"
 #include "../passes/accumulate.h"
 #include "../passes/optimizer_rules.h"
+#include "../passes/verify_plan.h"
 #include "../runtime/safetensors.h"
 #include "overwrites.h"
 
@@ -349,11 +350,33 @@ static Status run_passes(Flow *flow, const Options *options, const Data *data, i
   return passes_run(graph, pipeline_train, &compile, &run);
 }
 
+// ---- The proof ----------------------------------------------------------------------------------------------------------------
+
+static Status verify_guarded(const Graph *program, Arena *arena) {
+  const PlanDefect *defects;
+  size_t n;
+  TRY(verify_plan(program, arena, &defects, &n));
+  if (!n) return STATUS_OK;
+  const PlanDefect *d = &defects[0];
+  const char *node = d->step >= 0 && (size_t)d->step < program->n_nodes ? program->nodes[d->step]->name : NULL;
+  FAIL(CHECK, node, "the plan is broken: %s: %s%s%s%s (%zu defect%s%s; 'tessera verify PLAN' lists them)", d->code, d->what, d->param ? " [" : "",
+       d->param ? d->param : "", d->param ? "]" : "", n, n == 1 ? "" : "s", n == PLAN_DEFECTS_MAX ? " or more" : "");
+}
+
+static Status verify_program(const Graph *program) {
+  Arena *arena = arena_create(ARENA_LIMIT_BYTES);
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory to verify the plan");
+  Status status = verify_guarded(program, arena);
+  arena_destroy(arena);
+  return status;
+}
+
 static Status compile_model(Flow *flow, const Options *options, const Data *data, bool variants) {
   TRY(flow_import(flow, options, data, 0));
   TRY(check_options_fit_optimizer(options, flow->graph->own_optimizer));
   TRY(run_passes(flow, options, data, 0, variants, flow->graph));
-  return make_plan(flow->graph, &flow->plan);
+  TRY(make_plan(flow->graph, &flow->plan));
+  return verify_program(flow->graph);
 }
 
 Status flow_add_variant(Flow *flow, const Options *options, const Data *data, int variant, const Graph **out) {
@@ -363,6 +386,7 @@ Status flow_add_variant(Flow *flow, const Options *options, const Data *data, in
   TRY(import_shapes(flow, options, data_shapes(data, variant), 0, &imported));
   TRY(run_passes(flow, options, data, variant, true, imported.graph));
   TRY(make_plan(imported.graph, &alone));
+  TRY(verify_program(imported.graph));
   TRY(plan_add_variant(&flow->plan, imported.graph, flow->arena));
   *out = imported.graph;
   flow->compile_ms += clock_now_ms() - start;
@@ -380,6 +404,7 @@ Status flow_compile(Flow *flow, const Options *options, const Data *data, bool v
   double start = clock_now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
+    TRY(verify_program(flow->graph));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {
     TRY(compile_model(flow, options, data, variants));

@@ -36,7 +36,7 @@ size_t report_bytes_by_kind(const LedgerEntry *entries, size_t n, Arena *arena, 
     size_t k = 0;
     while (k < n_kinds && strcmp(kinds[k].kind, entries[i].kind)) k++;
     if (k == n_kinds) ARENA_PUSH(arena, kinds, n_kinds, capacity, ((KindBytes){entries[i].kind, 0}));
-    kinds[k].bytes += entries[i].bytes * entries[i].times;
+    kinds[k].bytes = bytes_add(kinds[k].bytes, bytes_times(entries[i].bytes, entries[i].times));
   }
   *out = kinds;
   return n_kinds;

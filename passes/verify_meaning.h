@@ -1,0 +1,60 @@
+// Inside of verify_plan: what the values around the model mean, derived step by step. verify_meaning.c has the meanings and the rules of single steps,
+// verify_ownership.c what must hold of whole buckets.
+#ifndef TESSERA_VERIFY_MEANING_H
+#define TESSERA_VERIFY_MEANING_H
+
+#include "verify_proof.h"
+
+typedef enum MeaningKind {
+  MEANS_MODEL,         // what the model computes with: inputs, activations, constants, gradients of single parameters
+  MEANS_FILL,          // one number, from init
+  MEANS_PARAM,         // the parameters of a bucket
+  MEANS_VIEW,          // one of them
+  MEANS_GRAD,          // the gradients of a bucket
+  MEANS_STATE,         // an optimizer state of a bucket
+  MEANS_PARTIAL,       // partial sums
+  MEANS_PAIR,          // [sum of losses, count]
+  MEANS_STATISTICS,    // new running statistics of `buffer`
+  MEANS_LIMBS,         // squared norm of the gradients, as limbs
+  MEANS_LOSS, MEANS_INVERSE_COUNT, MEANS_NORM, MEANS_SCALE,
+  MEANS_LR, MEANS_STEP, MEANS_MICRO,     // what the executor writes
+} MeaningKind;
+
+typedef struct Meaning {
+  MeaningKind kind;
+  int32_t bucket;      // PARAM, VIEW, GRAD, STATE; else -1
+  int32_t slot;        // VIEW: which parameter of the bucket
+  bool shard;          // PARAM, GRAD, STATE: the rank's shard of the bucket; false: all of it
+  bool updated;        // PARAM, STATE: what the optimizer step makes of it; STATISTICS: the mean, of all micro-batches of a step
+  bool over_ranks;     // GRAD, PAIR, LIMBS, STATISTICS: summed over the ranks
+  bool over_micro;     // GRAD, PAIR, STATISTICS: summed over the rank's micro-batches
+  const Value *buffer; // STATISTICS
+} Meaning;
+
+typedef struct BucketProof {
+  const Value *param;              // loaded at start
+  const Node *pack, *reduction, *optimizer;
+} BucketProof;
+
+typedef struct Meanings {
+  Proof *proof;
+  const Graph *graph;
+  Meaning *of;                     // per value
+  uint32_t *carriers;              // per value: how many become it
+  BucketProof *buckets;
+  int64_t count;                   // micro-batches per rank
+  const Node *mean, *clip;         // the loss and the norm that are reported
+} Meanings;
+
+const char *meaning_name(MeaningKind kind);       // "a bucket of parameters", ...
+
+// Does `v` mean that? Otherwise a defect "wrong_input". Its place among the inputs is called `what`.
+bool meaning_expect(Meanings *m, const Node *node, const Value *v, MeaningKind kind, const char *what);
+
+// Gives every value its meaning; m->of, carriers and buckets are allocated and zero.
+void meanings_derive(Meanings *m);
+
+// The optimizer step of a bucket: its inputs, and what becomes of its outputs.
+void meanings_check_optimizer(Meanings *m, const Node *node);
+
+#endif

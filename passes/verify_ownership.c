@@ -1,0 +1,166 @@
+// The ownership part of verify_plan: each bucket is loaded once, each trainable one is updated once, with its own gradient, states and numbers; what
+// becomes what for the next round; and what values say of themselves, which checkpoints and reports rely on, is what they are.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kernels/kernel.h"
+#include "../kernels/ops.h"
+#include "../kernels/optimizer.h"
+#include "verify_meaning.h"
+
+// ---- The optimizer step -------------------------------------------------------------------------------------------------------
+
+// A state: this bucket's, of this step alone, carried by its own output.
+static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
+  const Value *v = node->inputs[i], *next = i - IN_STATE + 1 < node->n_outputs ? node->outputs[i - IN_STATE + 1] : NULL;
+  if (!v) return;
+  Meaning meaning = m->of[v->id];
+  bool begins = meaning.kind == MEANS_FILL || (meaning.kind == MEANS_STATE && meaning.bucket == param.bucket && meaning.shard == param.shard &&
+      !meaning.updated);
+  if (!begins || v->role != ROLE_STATE || v->bucket != param.bucket || !next || next->carry != v || m->carriers[v->id] != 1) {
+    proof_defect(m->proof, "wrong_state", node, v, "step '%s' takes '%s' for state %d of bucket %d, which is none that it carries on itself",
+                 node->name, v->name, i - IN_STATE,
+                 param.bucket);
+    return;
+  }
+  bool may_start_above_zero = node->op == &op_Adagrad || node->op == &op_ModelAdagrad;
+  if (meaning.kind == MEANS_FILL && !may_start_above_zero && strtod(attr_string(v->producer, "value"), NULL) != 0)
+    proof_defect(m->proof, "wrong_state", node, v, "'%s' starts at %s; states of %s start at 0", v->name, attr_string(v->producer, "value"),
+                 node->op->name);
+  if (meaning.kind == MEANS_STATE && (!v->state_name || strcmp(attr_string(v->producer, "state"), v->state_name)))
+    proof_defect(m->proof, "wrong_state", node, v, "'%s' is loaded from the state '%s'", v->name, attr_string(v->producer, "state"));
+  for (int k = IN_STATE; k < i; k++)
+    if (node->inputs[k] && v->state_name && node->inputs[k]->state_name && !strcmp(node->inputs[k]->state_name, v->state_name))
+      proof_defect(m->proof, "wrong_state", node, v, "'%s' and '%s' are both stored as '%s'", node->inputs[k]->name, v->name, v->state_name);
+  m->of[v->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = param.shard};
+  m->of[next->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = param.shard, .updated = true};
+}
+
+static void check_gradient(Meanings *m, const Node *node, const Value *grad, Meaning param) {
+  Meaning meaning = grad ? m->of[grad->id] : (Meaning){0};
+  const Value *p = node->inputs[IN_PARAM];
+  if (meaning.kind != MEANS_GRAD || meaning.bucket != param.bucket || meaning.shard != param.shard) {
+    proof_defect(m->proof, "wrong_gradient", node, p, "step '%s' updates '%s' with '%s', which is no such gradient of bucket %d but %s", node->name,
+                 p->name,
+                 grad ? grad->name : "nothing", param.bucket, meaning_name(meaning.kind));
+    return;
+  }
+  if (!meaning.over_ranks)
+    proof_defect(m->proof, "never_reduced", node, p, "the gradient of '%s' is not summed over the %d ranks", p->name, m->proof->ranks);
+  if (!meaning.over_micro)
+    proof_defect(m->proof, "accumulation", node, p, "the gradient of '%s' is of the last micro-batch alone and not the sum over %" PRId64, p->name,
+                 m->count);
+}
+
+void meanings_check_optimizer(Meanings *m, const Node *node) {
+  const Value *param = node->n_inputs > IN_T ? node->inputs[IN_PARAM] : NULL;
+  if (!meaning_expect(m, node, param, MEANS_PARAM, "parameters")) return;
+  Meaning meaning = m->of[param->id];
+  BucketProof *bucket = &m->buckets[meaning.bucket];
+  if (meaning.updated || bucket->optimizer)
+    proof_defect(m->proof, "updated_twice", node, param, "bucket %d is updated by step %u and by step %u", meaning.bucket,
+                 bucket->optimizer ? bucket->optimizer->id : 0,
+                 node->id);
+  bucket->optimizer = node;
+  check_gradient(m, node, node->inputs[IN_GRAD], meaning);
+  meaning_expect(m, node, node->inputs[IN_SCALE], MEANS_SCALE, "scale");
+  meaning_expect(m, node, node->inputs[IN_LR], MEANS_LR, "learning rate");
+  meaning_expect(m, node, node->inputs[IN_T], MEANS_STEP, "step number");
+  for (int i = IN_STATE; i < node->n_inputs; i++) check_state(m, node, i, meaning);
+  meaning.updated = true;
+  if (node->n_outputs && node->outputs[0]) m->of[node->outputs[0]->id] = meaning;
+}
+
+// ---- What becomes what --------------------------------------------------------------------------------------------------------
+
+static void check_carry(Meanings *m, const Value *v) {
+  const Value *to = v->carry;
+  Meaning from = m->of[v->id], into = m->of[to->id];
+  bool right;
+  switch (from.kind) {
+  case MEANS_PARAM: right = from.updated && !into.updated && into.kind == MEANS_PARAM && from.bucket == into.bucket &&
+      from.shard == into.shard; break;
+  case MEANS_STATE: case MEANS_PARTIAL: right = true; break;       // by its step's rule
+  case MEANS_STATISTICS: right = from.updated && v->role == ROLE_BUFFER && to->role == ROLE_BUFFER && from.buffer == to; break;
+  default: right = false;
+  }
+  if (!right || m->carriers[to->id] > 1)
+    proof_defect(m->proof, "carry", v->producer, v, "'%s', %s, becomes '%s', %s%s", v->name, meaning_name(from.kind), to->name,
+                 meaning_name(into.kind),
+                 m->carriers[to->id] > 1 ? ", and is not the only one" : "");
+}
+
+// ---- What values say of themselves --------------------------------------------------------------------------------------------
+
+// Checkpoints and reports find the parts of a bucket by name, and where they lie by placement.
+static void check_label(Meanings *m, const Value *v, Role role, int32_t bucket, bool shard, const char *what) {
+  char name[256];
+  snprintf(name, sizeof name, "bucket.%d.%s", bucket, what ? what : "");
+  Placement want = {shard ? PLACED_FLAT : PLACED_WHOLE, shard ? bucket : 0}, has = v->placement[0];
+  bool trainable = m->graph->buckets[bucket].trainable;
+  if (has.kind != want.kind || (shard && has.arg != bucket))
+    proof_defect(m->proof, "placement", v->producer, v, "'%s' is %s of bucket %d, and its placement says otherwise", v->name,
+                 shard ? "a shard" : "the whole", bucket);
+  if (v->role != role || v->bucket != bucket || !what || strcmp(v->name, name) || (role == ROLE_PARAM && v->trainable != trainable))
+    proof_defect(m->proof, "label", v->producer, v, "'%s' is the %s of bucket %d: it must be called '%s' and have role and bucket of it", v->name,
+                 role_name(role), bucket, name);
+}
+
+static void check_labels(Meanings *m, int32_t b) {
+  const BucketProof *bucket = &m->buckets[b];
+  const Node *node = bucket->optimizer;
+  if (bucket->param) check_label(m, bucket->param, ROLE_PARAM, b, m->of[bucket->param->id].shard, "param");
+  for (int i = IN_STATE; node && i < node->n_inputs; i++)
+    if (node->inputs[i] && m->of[node->inputs[i]->id].kind == MEANS_STATE)
+      check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
+  const Value *grad = node ? node->inputs[IN_GRAD] : NULL;
+  if (grad && m->of[grad->id].kind == MEANS_GRAD) check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, "grad");
+}
+
+static void check_report(Meanings *m, const Value *v, MeaningKind kind, const char *what) {
+  if (!v || m->of[v->id].kind != kind)
+    proof_defect(m->proof, "report", v ? v->producer : NULL, v, "the plan reports '%s' as its %s, which is %s", v ? v->name : "nothing", what,
+                 v ? meaning_name(m->of[v->id].kind) : "nothing");
+}
+
+// ---- Buckets ------------------------------------------------------------------------------------------------------------------
+
+static void check_bucket(Meanings *m, size_t index) {
+  const Bucket *b = &m->graph->buckets[index];
+  const BucketProof *proof = &m->buckets[index];
+  int zero = m->proof->ranks > 1 ? m->graph->recipe.zero : 0;
+  if (!proof->param) proof_defect(m->proof, "wrong_load", NULL, NULL, "nothing loads bucket %zu ('%s', ...)", index, b->n_params ? b->params[0] : "");
+  check_labels(m, (int32_t)index);
+  if (!b->trainable) {
+    const Node *node = proof->optimizer ? proof->optimizer : proof->reduction;
+    if (node) proof_defect(m->proof, "bucket", node, NULL, "bucket %zu is frozen, yet it is reduced or updated", index);
+  } else if (!proof->optimizer) {
+    proof_defect(m->proof, "never_updated", NULL, proof->param, "no step updates bucket %zu ('%s', ...)", index, b->n_params ? b->params[0] : "");
+  } else if (proof->param && !m->carriers[proof->param->id]) {
+    proof_defect(m->proof, "not_carried", proof->optimizer, proof->param, "the new value of '%s' is lost: no later step reads it",
+                 proof->param->name);
+  }
+  if (!proof->param) return;
+  bool shard = m->of[proof->param->id].shard, part = proof->optimizer && m->of[proof->optimizer->inputs[IN_PARAM]->id].shard;
+  if (shard != (zero >= 3) || (proof->optimizer && part != (zero >= 1)))
+    proof_defect(m->proof, "recipe", proof->optimizer, proof->param, "the recipe says stage %d; bucket %zu is %s and updated %s",
+                 m->graph->recipe.zero, index,
+                 shard ? "sharded" : "whole", part ? "in shards" : "whole");
+}
+
+void proof_ownership(Proof *proof) {
+  const Graph *g = proof->graph;
+  Meanings m = {.proof = proof, .graph = g, .count = g->recipe.micro_per_rank};
+  m.of = ARENA_ARRAY(proof->arena, Meaning, g->n_values);
+  m.carriers = ARENA_ARRAY(proof->arena, uint32_t, g->n_values);
+  m.buckets = ARENA_ARRAY(proof->arena, BucketProof, g->n_buckets);
+  meanings_derive(&m);
+  for (size_t i = 0; i < g->n_values; i++)
+    if (g->values[i]->carry) check_carry(&m, g->values[i]);
+  for (size_t b = 0; b < g->n_buckets; b++) check_bucket(&m, b);
+  check_report(&m, g->loss_report, MEANS_LOSS, "loss");
+  check_report(&m, g->norm_report, MEANS_NORM, "norm");
+  check_report(&m, g->inverse_count, MEANS_INVERSE_COUNT, "inverse count");
+}
