@@ -12,7 +12,7 @@ static bool is_transposed(const Type *a, const Type *b) {
 }
 
 // Compiling does not read weights: a sample of elements, spread over the tensor, stands for its contents.
-enum { SAMPLES = 64 };
+enum { SAMPLES = 16 };
 
 static int64_t sample_index(const Weight *w, int64_t sample) {
   int64_t n = type_elems(&w->type);
