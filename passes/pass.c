@@ -11,7 +11,7 @@
 #include "pass_list.h"
 
 const Pass pass_table[] = {
-#define PASS(name, requires, provides, breaks, help) {#name, requires, provides, breaks, help, pass_##name},
+#define PASS(name, requires, not_after, provides, help) {#name, requires, not_after, provides, help, pass_##name},
 #include "passes.def"
 #undef PASS
     {0},
@@ -51,6 +51,9 @@ static const char *provider(uint32_t facts) {
 static Status check_facts(const Graph *graph, const Pass *pass) {
   uint32_t missing = pass->requires & ~graph->facts;
   if (missing) FAIL(USAGE, NULL, "pass %s needs what pass %s provides; run that before", pass->name, provider(missing));
+  uint32_t early = pass->not_after & graph->facts;
+  if (early & pass->provides) FAIL(USAGE, NULL, "pass %s has run already", pass->name);
+  if (early) FAIL(USAGE, NULL, "pass %s cannot run after pass %s; run it before", pass->name, provider(early));
   return STATUS_OK;
 }
 
@@ -151,7 +154,7 @@ static Status run_pass(Graph *graph, const Pass *pass, const CompileOptions *opt
   double start = clock_now_ms();
   TRY(status_context(run_guarded(graph, pass, options), "pass %s", pass->name));
   double ms = clock_now_ms() - start;
-  graph->facts = (graph->facts & ~pass->breaks) | pass->provides;
+  graph->facts |= pass->provides;
   if (run->time_passes && run->log) fprintf(run->log, "%-20s %9.3f ms\n", pass->name, ms);
   if (print) TRY(print_after(graph, pass, run, before, arena));
   if (run->verify_each) TRY(status_context(verify_graph(graph), "the graph after pass %s is broken", pass->name));

@@ -38,7 +38,7 @@ CompileOptions compile_options_default(void);
 
 typedef struct Pass {
   const char *name;
-  uint32_t requires, provides, breaks;     // FACT_*
+  uint32_t requires, not_after, provides;  // FACT_*: must hold before; must not hold yet; hold after
   const char *help;                        // one sentence
   Status (*run)(Graph *graph, const CompileOptions *options);
 } Pass;

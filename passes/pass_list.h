@@ -4,7 +4,7 @@
 
 #include "pass.h"
 
-#define PASS(name, requires, provides, breaks, help) MUST_USE Status pass_##name(Graph *graph, const CompileOptions *options);
+#define PASS(name, requires, not_after, provides, help) MUST_USE Status pass_##name(Graph *graph, const CompileOptions *options);
 #include "passes.def"
 #undef PASS
 

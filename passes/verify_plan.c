@@ -220,6 +220,8 @@ static void check_recipe(Proof *p) {
   int64_t ranks = mesh_ranks(&p->graph->mesh);
   if ((int64_t)r->processes * r->ranks_per_process != ranks)
     proof_defect(p, "recipe", NULL, NULL, "%d processes of %d ranks are not the %" PRId64 " ranks of the mesh", r->processes, r->ranks_per_process, ranks);
+  if (r->zero >= 2 && r->reduce == REDUCE_STEP)
+    proof_defect(p, "recipe", NULL, NULL, "stage %d never holds whole gradients, and the recipe reduces them once a step", r->zero);
   if (r->micro_per_rank < 1) proof_defect(p, "recipe", NULL, NULL, "%" PRId64 " micro-batches per rank", r->micro_per_rank);
 }
 

@@ -230,6 +230,153 @@ def check_locations(tmp, plan):
         expect(tmp, "'%s' far outside" % v.name, plan, lambda p: meta(value(p, v.name), "loc", loc.replace("+", "+999999", 1)), ["location"])
 
 
+def rewire(plan, old, new, kinds=()):
+    for n in plan.graph.node:
+        if n.op_type in kinds or not kinds:
+            n.input[:] = [new if x == old else x for x in n.input]
+
+
+def skip(plan, node):
+    """Takes the node out; who read its output reads its input."""
+    drop(plan, node)
+    rewire(plan, node.output[0], node.input[0])
+
+
+def take(plan, node, i, name):
+    by_name(plan, node).input[i] = name
+
+
+def alike(plan, name, of, reader=None):
+    """Another of the values `of` with the type of `name`, there before `reader` runs, or None."""
+    at = next((i for i, n in enumerate(plan.graph.node) if reader is not None and n.name == reader.name), 0)
+    late = {x for n in plan.graph.node[at:] for x in n.output} if reader is not None else set()
+    of = [x for x in of if x not in late]
+    types = {v.name: v.type.SerializeToString() for group in (plan.graph.value_info, plan.graph.input, plan.graph.output) for v in group}
+    return next((x for x in of if x != name and types.get(x) == types.get(name)), None)
+
+
+def check_sums(tmp, plan):
+    """Loss, norm, counters: a sum that is left out, a value in the place of another."""
+    summed = ["never_reduced"]
+    for n in nodes(plan, "AllReduce"):
+        if attribute(n, "kind") == b"control":
+            expect(tmp, "%s taken out" % n.name, plan, lambda p: skip(p, n), summed)
+            expect(tmp, "%s not read" % n.name, plan, lambda p: rewire(p, n.output[0], n.input[0]), summed)
+    for n in nodes(plan, "AllReduce") + nodes(plan, "ReduceScatter") + nodes(plan, "AllGather"):
+        other = b"param" if attribute(n, "kind") != b"param" else b"control"
+        expect(tmp, "%s counted as another kind" % n.name, plan, lambda p: set_attribute(by_name(p, n), "kind", other), ["agreement"])
+    states = [n.input[5] for n in nodes(plan, "Adam")]
+    for n in nodes(plan, "SquaredNorm"):
+        expect(tmp, "norm without a bucket", plan, lambda p: by_name(p, n).input.pop(), ["norm"])
+        expect(tmp, "norm of one bucket twice", plan, lambda p: by_name(p, n).input.append(n.input[1]), ["norm"])
+        expect(tmp, "norm of a momentum", plan, lambda p: take(p, n, 1, states[0]), ["wrong_input"])
+    for n in nodes(plan, "TreeAccumulate"):
+        expect(tmp, "%s counts steps" % n.name, plan, lambda p: take(p, n, 1, "tessera.step"), ["wrong_input"])
+        expect(tmp, "%s of twice as many" % n.name, plan, lambda p: set_attribute(by_name(p, n), "count", 2 * attribute(n, "count")), ["graph", "accumulation"])
+        expect(tmp, "%s taken out" % n.name, plan, lambda p: skip(p, n), ["accumulation"])
+        param = alike(plan, n.input[2], [x.output[0] for x in nodes(plan, "Load")], n)
+        if param:
+            expect(tmp, "%s with a parameter for its partial sum" % n.name, plan, lambda p: take(p, n, 2, param), ["accumulation"])
+    for n in nodes(plan, "Adam"):
+        for i, other in ((2, "tessera.lr"), (3, "tessera.grad_norm"), (3, "tessera.grad_scale"), (4, "tessera.micro")):
+            expect(tmp, "%s takes %s for input %d" % (n.name, other, i), plan, lambda p: take(p, n, i, other), ["wrong_input"])
+        expect(tmp, "%s in phase micro" % n.name, plan, lambda p: meta(by_name(p, n), "phase", "micro"), ["structure", "graph"])
+        expect(tmp, "%s: states exchanged" % n.name, plan, lambda p: by_name(p, n).input.__setitem__(slice(5, 7), [n.input[6], n.input[5]]), ["wrong_state"])
+    for report, other in (("loss_report", "norm_report"), ("norm_report", "loss_report"), ("inverse_count", "norm_report")):
+        expect(tmp, "%s is %s" % (report, other), plan, lambda p: meta(p, report, meta(plan, other)), ["report"])
+        expect(tmp, "no %s" % report, plan, lambda p: meta(p, report, ""), ["report"])
+
+
+def check_owners(tmp, plan):
+    """Buckets: what is loaded, packed, unpacked, updated is another's; what values say of themselves is not so."""
+    loads = [n for n in nodes(plan, "Load") if n.output[0].startswith("bucket.")]
+    gathered = [x for n in nodes(plan, "AllGather") + loads for x in n.output]
+    for n in loads:
+        names, starts = attribute(n, "params"), attribute(n, "starts")
+        expect(tmp, "%s of no parameter" % n.name, plan, lambda p: set_attribute(by_name(p, n), "params", [b"nobody"] + names[1:]), ["wrong_load"])
+        expect(tmp, "%s one chunk later" % n.name, plan, lambda p: set_attribute(by_name(p, n), "starts", starts[:-1] + [starts[-1] + 1024]), ["wrong_load"])
+        if len(names) > 1:
+            expect(tmp, "%s of exchanged parameters" % n.name, plan, lambda p: set_attribute(by_name(p, n), "params", names[::-1]), ["wrong_load"])
+        if attribute(n, "sharded"):
+            expect(tmp, "%s not sharded" % n.name, plan, lambda p: set_attribute(by_name(p, n), "sharded", 0), ["wrong_load"])
+            expect(tmp, "'%s' without placement" % n.output[0], plan, lambda p: meta(value(p, n.output[0]), "placement", ""), ["placement"])
+        expect(tmp, "'%s' without role" % n.output[0], plan, lambda p: meta(value(p, n.output[0]), "role", ""), ["label"])
+        expect(tmp, "'%s' without bucket" % n.output[0], plan, lambda p: meta(value(p, n.output[0]), "bucket", ""), ["label"])
+    for n in nodes(plan, "Unpack"):
+        other = alike(plan, n.input[0], gathered, n)
+        if other:
+            expect(tmp, "%s of another bucket" % n.name, plan, lambda p: take(p, n, 0, other), ["wrong_parameter", "wrong_input", "graph"])
+        starts, dims = attribute(n, "starts"), attribute(n, "dims")
+        expect(tmp, "%s at another place" % n.name, plan, lambda p: set_attribute(by_name(p, n), "starts", [starts[0] + 1] + starts[1:]), ["wrong_parameter"])
+        expect(tmp, "%s of other dims" % n.name, plan, lambda p: set_attribute(by_name(p, n), "dims", [dims[0] + 1] + dims[1:]), ["graph"])
+    views = [x for n in nodes(plan, "Unpack") for x in n.output]
+    grads = [x for n in nodes(plan, "Pack") for x in n.input]
+    for n in nodes(plan, "Pack"):
+        for i, grad in enumerate(n.input):
+            for other in (alike(plan, grad, views, n), alike(plan, grad, grads, n)):
+                if other:
+                    expect(tmp, "%s joins %s" % (n.name, other), plan, lambda p: take(p, n, i, other), ["wrong_gradient"])
+    adams = nodes(plan, "Adam")
+    for n in adams:
+        for i in (0, 1, 5, 6):
+            other = alike(plan, n.input[i], [m.input[i] for m in adams], n)
+            if other:
+                expect(tmp, "%s takes %s" % (n.name, other), plan, lambda p: take(p, n, i, other), ["wrong_gradient", "wrong_state", "updated_twice"])
+        if meta(value(plan, n.input[5]), "placement"):
+            expect(tmp, "'%s' without placement" % n.input[5], plan, lambda p: meta(value(p, n.input[5]), "placement", ""), ["placement"])
+        expect(tmp, "'%s' under another name" % n.input[5], plan, lambda p: meta(value(p, n.input[5]), "state_name", "x"), ["label"])
+    for n in nodes(plan, "Fill"):
+        if n.output[0] in [x for a in adams for x in a.input]:
+            expect(tmp, "'%s' starts at 0.5" % n.output[0], plan, lambda p: set_attribute(by_name(p, n), "value", "0.5"), ["wrong_state"])
+    carried = [(v.name, meta(v, "carry")) for group in (plan.graph.value_info, plan.graph.output) for v in group if meta(v, "carry")]
+    for name, to in carried:
+        other = alike(plan, to, [t for _, t in carried])
+        if other:
+            expect(tmp, "'%s' becomes '%s'" % (name, other), plan, lambda p: meta(value(p, name), "carry", other), ["carry", "wrong_state", "accumulation", "not_carried"])
+        expect(tmp, "'%s' becomes nothing" % name, plan, lambda p: meta(value(p, name), "carry", ""),
+               ["not_carried", "wrong_state", "accumulation", "overwritten"])
+
+
+def check_recipe(tmp, plan):
+    k = int(meta(plan, "recipe.micro_per_rank") or 1)
+    zero = int(meta(plan, "recipe.zero") or 0)
+    ranks = int(meta(plan, "recipe.ranks_per_process"))
+    expect(tmp, "twice the micro-batches", plan, lambda p: meta(p, "recipe.micro_per_rank", str(2 * k)), ["accumulation", "bytes"])
+    expect(tmp, "another stage", plan, lambda p: meta(p, "recipe.zero", str(3 - zero)), ["recipe"])
+    expect(tmp, "more ranks in a process", plan, lambda p: meta(p, "recipe.ranks_per_process", str(2 * ranks)), ["recipe"])
+    expect(tmp, "another mesh", plan, lambda p: meta(p, "mesh", "dp=%d" % (2 * ranks)), ["recipe", "agreement"])
+    other = "step" if (meta(plan, "recipe.reduce") or "micro") == "micro" else "micro"
+    expect(tmp, "reduction once a %s" % other, plan, lambda p: meta(p, "recipe.reduce", other), ["recipe"])
+    for key in ("recipe.micro_per_rank", "recipe.zero", "recipe.ranks_per_process", "recipe.processes", "recipe.threads_per_rank"):
+        for number in ("-1", "9223372036854775807", "4294967296", "x"):
+            broken = copy.deepcopy(plan)
+            meta(broken, key, number)
+            check(verify(tmp, broken)[0] == 3, "%s = %s is read" % (key, number))
+    for key, field in (("buffer.0", "bytes"), ("buffer.0", "offset"), ("bucket.0", "elems"), ("bucket.0", "shard_elems")):
+        for number in (-1, 2 ** 63 - 1, 1.5, "x", None):
+            broken = copy.deepcopy(plan)
+            table = json.loads(meta(broken, key))
+            table[field] = number
+            meta(broken, key, json.dumps(table))
+            check(verify(tmp, broken)[0] == 3, "%s %s = %s is read" % (key, field, number))
+
+
+def check_run_refuses(tmp, plan):
+    """`run` proves a plan before its first step."""
+    path = os.path.join(tmp, "broken.onnx")
+    run = [TESSERA, "run", path, "--data", "random", "--steps", "1"]
+    onnx.save(plan, path)
+    p = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    check(p.returncode == 0, "run of a plan: exit %d: %s" % (p.returncode, p.stderr))
+    broken = copy.deepcopy(plan)
+    norm = nodes(broken, "SquaredNorm")[0]
+    limbs = next(n for n in nodes(broken, "AllReduce") if n.input[0] == norm.output[0])
+    rewire(broken, limbs.output[0], norm.output[0], ["ClipScale"])
+    onnx.save(broken, path)
+    p = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    check(p.returncode == 1 and "never_reduced" in p.stderr and "step 0" not in p.stdout, "run of a broken plan: exit %d: %s" % (p.returncode, p.stderr))
+
+
 def check_hostile(tmp, plan):
     """Random metadata: an answer, never a crash."""
     rng = random.Random(5)
@@ -265,6 +412,14 @@ def main():
         for plan in (sharded, replicated, state):
             check_memory(tmp, plan)
         check_locations(tmp, sharded)
+        small = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "3", "--micro-batches", "4", "--bucket-bytes", "4096")
+        halves = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "1", "--micro-batches", "8", "--bucket-bytes", "4096")
+        for plan in (small, halves):
+            check_sums(tmp, plan)
+            check_owners(tmp, plan)
+            check_recipe(tmp, plan)
+        check_owners(tmp, replicated)
+        check_run_refuses(tmp, sharded)
         check_hostile(tmp, sharded)
     print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
     sys.exit(1 if failures else 0)
