@@ -20,7 +20,7 @@ except ImportError as e:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PLACES = [ROOT / "tests" / "training_graphs", ROOT.parent / "shared" / "models", ROOT / "shared" / "models"]
-NAMES = ["ti_linreg_momentum", "ti_mlp_adam", "ort_mlp_adamw", "ort_cnn_adamw", "ort_lstm_adamw", "ort_gpt_adamw", "ad_linreg", "ad_mlp", "ad_gpt",
+NAMES = ["ti_linreg_momentum", "ti_mlp_adam", "ort_mlp_adamw", "ort_cnn_adamw", "ort_lstm_adamw", "ort_gpt_adamw", "ad_linreg", "ad_mlp", "ad_gpt", "ad_cnn",
          "joint_mlp", "joint_gpt"]
 LOSS, GRAD, PARAM = 1e-5, 1e-4, 1e-4        # relative
 
