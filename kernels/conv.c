@@ -59,20 +59,6 @@ static Status conv_of(const Node *node, ConvKind kind, LibraryConv *out, Type *r
 
 // ---- Reference: one walk over all (output, window) pairs, in row-major order, for all three kinds -----------------------------------
 
-// Element of X (within one channel) under window place `k` of output place `o`; -1 in the padding.
-static int64_t under_window(const Window *w, int64_t o, int64_t k) {
-  int64_t element = 0, step = 1;
-  for (int d = WINDOW_AXES - 1; d >= 0; d--) {
-    int64_t at = o % w->out[d] * w->stride[d] + k % w->kernel[d] * w->dilation[d] - w->pad_begin[d];
-    if (at < 0 || at >= w->in[d]) return -1;
-    element += at * step;
-    step *= w->in[d];
-    o /= w->out[d];
-    k /= w->kernel[d];
-  }
-  return element;
-}
-
 static void forward_ref(const KernelContext *c, const LibraryConv *v) {
   const Window *w = &v->window;
   int64_t in = window_elems(w->in), out = window_elems(w->out), taps = window_elems(w->kernel);
@@ -83,7 +69,7 @@ static void forward_ref(const KernelContext *c, const LibraryConv *v) {
         double sum = 0;
         for (int64_t ic = 0; ic < channels; ic++)
           for (int64_t k = 0; k < taps; k++) {
-            int64_t at = under_window(w, o, k);
+            int64_t at = window_element(w, o, k);
             if (at < 0) continue;
             int64_t x = (n * v->in_channels + oc / outputs * channels + ic) * in + at;
             sum += in_f(c, 0, x) * in_f(c, 1, (oc * channels + ic) * taps + k);
@@ -104,7 +90,7 @@ static void weight_grad_ref(const KernelContext *c, const LibraryConv *v) {
         double sum = 0;
         for (int64_t n = 0; n < v->batch; n++)
           for (int64_t o = 0; o < out; o++) {
-            int64_t at = under_window(w, o, k);
+            int64_t at = window_element(w, o, k);
             if (at < 0) continue;
             sum += in_f(c, 1, (n * v->out_channels + oc) * out + o) * in_f(c, 0, (n * v->in_channels + oc / outputs * channels + ic) * in + at);
           }

@@ -353,20 +353,6 @@ static Status q_conv_make(const Node *node, const Type *x, const Type *w, Window
   return STATUS_OK;
 }
 
-// Element of a channel of x under tap `k` of place `o`; -1 in the padding, where x is its zero point.
-static int64_t under_tap(const Window *w, int64_t o, int64_t k) {
-  int64_t element = 0, step = 1;
-  for (int d = WINDOW_AXES - 1; d >= 0; d--) {
-    int64_t at = o % w->out[d] * w->stride[d] + k % w->kernel[d] * w->dilation[d] - w->pad_begin[d];
-    if (at < 0 || at >= w->in[d]) return -1;
-    element += at * step;
-    step *= w->in[d];
-    o /= w->out[d];
-    k /= w->kernel[d];
-  }
-  return element;
-}
-
 typedef void (*StoreConv)(const KernelContext *c, int64_t at, int64_t channel, int64_t sum);
 static Status each_window(const KernelContext *c, int ix, int iw, int zx, int zw, StoreConv store) {
   const Type *x = c->in[ix].type, *w = c->in[iw].type;
@@ -381,7 +367,7 @@ static Status each_window(const KernelContext *c, int ix, int iw, int zx, int zw
         int64_t sum = 0, x_zero = (int64_t)parameter(c, zx, 0, 0, 1), w_zero = (int64_t)parameter(c, zw, 0, oc, w->dims[0]);
         for (int64_t ic = 0; ic < channels; ic++)
           for (int64_t k = 0; k < taps; k++) {
-            int64_t under = under_tap(&window, o, k);
+            int64_t under = window_element(&window, o, k);
             if (under < 0) continue;
             int64_t xv = in_i(c, ix, (n * x->dims[1] + oc / per_group * channels + ic) * in + under);
             sum += (xv - x_zero) * (in_i(c, iw, (oc * channels + ic) * taps + k) - w_zero);

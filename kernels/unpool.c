@@ -145,20 +145,6 @@ static Status col2im_infer(Node *node, Arena *arena) {
   return NULL;
 }
 
-// Place of the image under tap `k` of window `o`; -1: padding.
-static int64_t under_window(const Window *w, int64_t o, int64_t k) {
-  int64_t element = 0, step = 1;
-  for (int d = WINDOW_AXES - 1; d >= 0; d--) {
-    int64_t at = o % w->out[d] * w->stride[d] + k % w->kernel[d] * w->dilation[d] - w->pad_begin[d];
-    if (at < 0 || at >= w->in[d]) return -1;
-    element += at * step;
-    step *= w->in[d];
-    o /= w->out[d];
-    k /= w->kernel[d];
-  }
-  return element;
-}
-
 static Status col2im_ref(const KernelContext *c) {
   Window w;
   int64_t channels;
@@ -168,7 +154,7 @@ static Status col2im_ref(const KernelContext *c) {
   for (int64_t i = 0; i < c->in[0].type->dims[0] * channels; i++)
     for (int64_t k = 0; k < taps; k++)
       for (int64_t o = 0; o < windows; o++) {
-        int64_t at = under_window(&w, o, k), to = i * places + at;
+        int64_t at = window_element(&w, o, k), to = i * places + at;
         if (at >= 0) out_f(c, 0, to, element_read(c->out[0].data, c->out[0].type->dtype, to) + in_f(c, 0, (i * taps + k) * windows + o));
       }
   return NULL;
@@ -219,7 +205,7 @@ static Status im2col_ref(const KernelContext *c) {
   for (int64_t i = 0; i < c->in[0].type->dims[0] * c->in[0].type->dims[1]; i++)
     for (int64_t k = 0; k < taps; k++)
       for (int64_t o = 0; o < windows; o++) {
-        int64_t at = under_window(&w, o, k);
+        int64_t at = window_element(&w, o, k);
         out_f(c, 0, (i * taps + k) * windows + o, at < 0 ? 0 : in_f(c, 0, i * places + at));
       }
   return NULL;

@@ -72,3 +72,16 @@ Status window_make(const Node *node, const WindowAttrs *a, int n_axes, const int
   *out = w;
   return NULL;
 }
+
+int64_t window_element(const Window *w, int64_t place, int64_t tap) {
+  int64_t element = 0, step = 1;
+  for (int d = WINDOW_AXES - 1; d >= 0; d--) {
+    int64_t at = place % w->out[d] * w->stride[d] + tap % w->kernel[d] * w->dilation[d] - w->pad_begin[d];
+    if (at < 0 || at >= w->in[d]) return -1;
+    element += at * step;
+    step *= w->in[d];
+    place /= w->out[d];
+    tap /= w->kernel[d];
+  }
+  return element;
+}

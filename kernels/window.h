@@ -26,6 +26,9 @@ typedef struct Window {
 MUST_USE Status window_make(const Node *node, const WindowAttrs *attrs, int n_axes, const int64_t *in, const int64_t *kernel, bool ceil_mode,
                             Window *out);
 
+// Element (of one channel of what the window slides over) under tap `tap` of window place `place`, both row-major; -1 in the padding.
+int64_t window_element(const Window *window, int64_t place, int64_t tap);
+
 static inline int64_t window_elems(const int64_t extents[WINDOW_AXES]) { return extents[0] * extents[1] * extents[2]; }
 
 #endif
