@@ -95,6 +95,31 @@ typedef struct Grad {
   Value **dx;                   // per input, all NULL at entry
 } Grad;
 
+// ---- Cost ---------------------------------------------------------------------------------------------------------------------
+
+// What a machine does at its own speed; a node's cost counts each (kernels/cost.h).
+typedef enum Work {
+  WORK_ARITHMETIC,              // elements: + - * / compare, in a vector loop
+  WORK_FUNCTION,                // elements: exp, log, tanh, erf and the like, in a vector loop
+  WORK_SUM,                     // elements: added up, in a vector loop
+  WORK_ELEMENT,                 // elements: addressed one by one: gathers, transposes, plain loops
+  WORK_OPTIMIZER,               // elements: updated by an optimizer step
+  WORK_PRODUCT,                 // flops: of a matrix product through the matrix library
+  WORK_CONV,                    // flops: of a convolution through the matrix library
+  WORK_WALK,                    // flops: of products in loops of our own (attention, recurrent layers)
+  WORK_PLAIN_FLOP,              // flops: of products in the reference loops
+  WORK_COUNT
+} Work;
+const char *work_name(Work work);
+
+typedef struct NodeCost {
+  double work[WORK_COUNT];
+  double read_bytes, written_bytes;      // of operands and results as they lie in memory; what is a view is neither
+  double sent_bytes;                     // logical, of a collective, per rank
+  int64_t m, n, k, products;             // of WORK_PRODUCT: `products` of m x k times k x n; 0: none
+  bool trans_a, trans_b;                 // as they lie in memory
+} NodeCost;
+
 // ---- The row ------------------------------------------------------------------------------------------------------------------
 
 enum {
@@ -127,6 +152,7 @@ struct Op {
   Status (*workspace)(KernelPrepare *prepare);             // optional: says how many bytes run_cpu needs (kernel.h)
   bool (*alias)(const Node *node, int output, int input, Alias *out);   // optional; false: no relation between the two
   int64_t (*sent_bytes)(const Node *node);                 // OP_COLLECTIVE: logical bytes that a rank sends in one execution
+  void (*cost)(const Node *node, NodeCost *cost);          // optional: sets `work` and corrects bytes where the defaults are wrong (kernels/cost.h)
 };
 
 // Is `output` related to an input by `kind`? The first such input in out->input.

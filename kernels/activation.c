@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "broadcast.h"
+#include "cost.h"
 #include "ops.h"
 
 // alpha and beta are the first and the second parameter of the operator's own list: Selu's gamma and Shrink's lambd are `beta`.
@@ -263,7 +264,7 @@ static Status activation_grad(Grad *g) {
 #define ACTIVATION(row, table)                                                                                                         \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,                \
                        .flags = OP_ELEMENTWISE, .attrs = table, .attrs_bytes = sizeof(ActivationAttrs), .infer = activation_infer,      \
-                       .grad = activation_grad, .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace}
+                       .grad = activation_grad, .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace, .cost = cost_function}
 ACTIVATION(Gelu, gelu_attrs);
 ACTIVATION(HardSigmoid, hard_sigmoid_attrs);
 ACTIVATION(HardSwish, NULL);
@@ -281,7 +282,7 @@ ACTIVATION(Shrink, shrink_attrs);
 const Op op_ActivationGrad = {
     .name = "ActivationGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
     .flags = OP_ELEMENTWISE, .attrs = grad_attrs, .attrs_bytes = sizeof(ActivationAttrs), .infer = activation_infer,
-    .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace};
+    .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace, .cost = cost_function};
 
 // ---- PRelu: the slope is an operand that broadcasts to x ------------------------------------------------------------------------------
 

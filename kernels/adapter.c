@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "cost.h"
+
 void *adapted_attr(Adapted *a, const char *name) {
   const AttrSpec *s = attr_spec(a->node.op, name);
   assert(s);
@@ -115,4 +117,18 @@ Status adapter_prepare(const Adapter *table, KernelPrepare *p, bool make) {
   ours.node = p->node;
   *p = ours;
   return status;
+}
+
+void adapter_cost(const Adapter *table, const Node *node, NodeCost *cost) {
+  Adapted a;
+  Status status = adapt(adapter_of(table, node->op), node, &a);
+  Value flat[ADAPTER_OPERANDS];
+  for (int i = 0; !status && a.flat && i < a.node.n_inputs; i++) {
+    flat[i] = *a.inputs[i];
+    flat[i].type = a.rows;
+    a.inputs[i] = &flat[i];
+  }
+  if (!status && a.node.op->cost) a.node.op->cost(&a.node, cost);
+  else cost->work[WORK_ARITHMETIC] += cost_largest_elems(node);
+  status_free(status);
 }

@@ -29,6 +29,7 @@ typedef struct Adapter {
 MUST_USE Status adapter_infer(const Adapter *table, Node *node, Arena *arena);
 MUST_USE Status adapter_run(const Adapter *table, const KernelContext *context, bool reference);
 MUST_USE Status adapter_prepare(const Adapter *table, KernelPrepare *prepare, bool make);
+void adapter_cost(const Adapter *table, const Node *node, NodeCost *cost);
 
 // Our row's attribute of that name; the caller knows its type.
 void *adapted_attr(Adapted *adapted, const char *name);

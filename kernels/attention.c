@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -244,10 +245,24 @@ static Status attention_grad(Grad *g) {
   return NULL;
 }
 
+// Scores and their use; the gradient computes the scores again and makes three products more. A causal mask skips half.
+static void attention_cost(const Node *node, NodeCost *cost) {
+  Attention a;
+  Status status = attention_make(node, &a);
+  if (!status) {
+    double scores = (double)a.batch * (double)a.q_heads * (double)a.q_len * (double)a.total * (a.causal && a.q_len == a.total ? 0.5 : 1);
+    double forward = 2 * scores * (double)(a.head + a.v_head);
+    cost->work[WORK_WALK] += is_gradient(node) ? 2.5 * forward : forward;
+    cost->work[WORK_FUNCTION] += scores;
+    cost->work[WORK_SUM] += 2 * scores;
+  }
+  status_free(status);
+}
+
 const Op op_Attention = {
     .name = "Attention", .domain = "", .min_inputs = 3, .max_inputs = 7, .min_outputs = 1, .max_outputs = 4, .nondifferentiable = 1 << IN_LENGTHS,
     .attrs = attention_attrs, .attrs_bytes = sizeof(AttentionAttrs), .infer = attention_infer, .grad = attention_grad, .run_ref = attention_ref,
-    .run_cpu = attention_cpu, .workspace = attention_workspace};
+    .run_cpu = attention_cpu, .workspace = attention_workspace, .cost = attention_cost};
 
 static Status attention_grad_infer(Node *node, Arena *arena) {
   Attention a;
@@ -271,4 +286,4 @@ static Status attention_grad_infer(Node *node, Arena *arena) {
 const Op op_AttentionGrad = {
     .name = "AttentionGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = N_IN, .min_outputs = 1, .max_outputs = N_GRADS,
     .attrs = attention_attrs, .attrs_bytes = sizeof(AttentionAttrs), .infer = attention_grad_infer, .run_ref = attention_ref,
-    .run_cpu = attention_cpu, .workspace = attention_workspace};
+    .run_cpu = attention_cpu, .workspace = attention_workspace, .cost = attention_cost};

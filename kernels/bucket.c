@@ -1,6 +1,7 @@
 // Flat vectors (buckets) and the tensors inside them: Pack, Unpack, Shard. Planned, none of them moves a byte but Pack's gaps.
 #include <string.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -55,7 +56,7 @@ static bool pack_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_Pack = {
     .name = "Pack", .domain = "tessera", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
-    .attrs = pack_attrs, .attrs_bytes = sizeof(PackAttrs), .infer = pack_infer, .run_ref = pack_ref, .alias = pack_alias};
+    .attrs = pack_attrs, .attrs_bytes = sizeof(PackAttrs), .infer = pack_infer, .run_ref = pack_ref, .alias = pack_alias, .cost = cost_move};
 
 // ---- Unpack -------------------------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ static bool unpack_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_Unpack = {
     .name = "Unpack", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = VARIADIC,
-    .attrs = unpack_attrs, .attrs_bytes = sizeof(UnpackAttrs), .infer = unpack_infer, .run_ref = unpack_ref, .alias = unpack_alias};
+    .attrs = unpack_attrs, .attrs_bytes = sizeof(UnpackAttrs), .infer = unpack_infer, .run_ref = unpack_ref, .alias = unpack_alias, .cost = cost_move};
 
 // ---- Shard --------------------------------------------------------------------------------------------------------------------
 
@@ -145,4 +146,4 @@ static bool shard_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_Shard = {
     .name = "Shard", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
-    .attrs = shard_attrs, .attrs_bytes = sizeof(ShardAttrs), .infer = shard_infer, .run_ref = shard_ref, .alias = shard_alias};
+    .attrs = shard_attrs, .attrs_bytes = sizeof(ShardAttrs), .infer = shard_infer, .run_ref = shard_ref, .alias = shard_alias, .cost = cost_move};

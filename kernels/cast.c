@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../ir/narrow.h"
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -119,7 +120,8 @@ static Status cast_grad(Grad *g) {
 }
 
 const Op op_Cast = {.name = "Cast", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
-                    .attrs = cast_attrs, .attrs_bytes = sizeof(CastAttrs), .infer = cast_infer, .grad = cast_grad, .run_ref = cast_ref, .alias = cast_alias};
+                    .attrs = cast_attrs, .attrs_bytes = sizeof(CastAttrs), .infer = cast_infer, .grad = cast_grad, .run_ref = cast_ref, .alias = cast_alias,
+                    .cost = cost_arithmetic};
 
 static Status identity_infer(Node *node, Arena *arena) {
   node->outputs[0]->type = node->inputs[0]->type;
@@ -143,7 +145,7 @@ static Status identity_grad(Grad *g) {
 }
 
 const Op op_Identity = {.name = "Identity", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
-                        .infer = identity_infer, .grad = identity_grad, .run_ref = identity_run, .alias = identity_alias};
+                        .infer = identity_infer, .grad = identity_grad, .run_ref = identity_run, .alias = identity_alias, .cost = cost_move};
 
 // ---- CastLike: the type of input 1, whose values do not matter ----
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -189,7 +190,7 @@ static bool batch_alias(const Node *node, int output, int input, Alias *out) {
 const Op op_BatchNormalization = {
     .name = "BatchNormalization", .domain = "", .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
     .nondifferentiable = 1 << BATCH_MEAN | 1 << BATCH_VAR, .attrs = batch_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_infer,
-    .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = batch_alias};
+    .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = batch_alias, .cost = cost_norm};
 
 // ---- BatchNormalizationGrad ------------------------------------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ static bool grad_alias(const Node *node, int output, int input, Alias *out) {
 const Op op_BatchNormalizationGrad = {
     .name = "BatchNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
     .attrs = batch_grad_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_grad_infer,
-    .run_ref = batch_grad_ref, .run_cpu = batch_grad_cpu, .alias = grad_alias};
+    .run_ref = batch_grad_ref, .run_cpu = batch_grad_cpu, .alias = grad_alias, .cost = cost_norm};
 
 // ---- GroupNormalization, InstanceNormalization --------------------------------------------------------------------------------------------
 
@@ -308,10 +309,10 @@ static Status group_grad(Grad *g) {
 
 const Op op_GroupNormalization = {
     .name = "GroupNormalization", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = group_attrs,
-    .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first};
+    .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first, .cost = cost_norm};
 const Op op_InstanceNormalization = {
     .name = "InstanceNormalization", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = instance_attrs,
-    .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first};
+    .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first, .cost = cost_norm};
 
 static Status group_grad_infer(Node *node, Arena *arena) {
   TRY(grad_types(node));
@@ -386,4 +387,4 @@ static Status group_grad_workspace(KernelPrepare *p) {
 const Op op_GroupNormalizationGrad = {
     .name = "GroupNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3,
     .attrs = group_grad_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = group_grad_infer, .run_ref = group_grad_ref,
-    .run_cpu = group_grad_cpu, .workspace = group_grad_workspace, .alias = grad_alias};
+    .run_cpu = group_grad_cpu, .workspace = group_grad_workspace, .alias = grad_alias, .cost = cost_norm};

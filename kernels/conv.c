@@ -1,6 +1,7 @@
 // Convolution over 1 to 3 spatial axes and its two gradients. X [N, C, ...], W [O, C / group, ...], Y [N, O, ...].
 #include <string.h>
 
+#include "cost.h"
 #include "dnnl_primitive.h"
 #include "kernel.h"
 #include "ops.h"
@@ -149,6 +150,14 @@ static Status conv_run(const KernelContext *c) {
   return library_call_run(c->prepared, c->node, pointers, c->workspace, c->scratch);
 }
 
+static void conv_cost(const Node *node, ConvKind kind, NodeCost *cost) {
+  LibraryConv conv;
+  Type type;
+  Status status = conv_of(node, kind, &conv, &type);
+  if (!status) cost->work[WORK_CONV] += library_conv_flops(&conv);
+  status_free(status);
+}
+
 // ---- Conv --------------------------------------------------------------------------------------------------------------------------
 
 static Status conv_infer(Node *node, Arena *arena) {
@@ -172,6 +181,7 @@ static Status conv_ref(const KernelContext *c) {
 
 static Status conv_workspace(KernelPrepare *p) { return conv_build(p, CONV_FORWARD, false); }
 static Status conv_prepare(KernelPrepare *p) { return conv_build(p, CONV_FORWARD, true); }
+static void conv_forward_cost(const Node *node, NodeCost *cost) { conv_cost(node, CONV_FORWARD, cost); }
 
 // One gradient node; the padding is written out, so that auto_pad need not be resolved again.
 static Value *conv_grad_node(Grad *g, const Op *op, const LibraryConv *conv, Value *a, Value *b, const Type *result) {
@@ -208,7 +218,7 @@ static Status conv_grad(Grad *g) {
 const Op op_Conv = {
     .name = "Conv", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = conv_attrs,
     .attrs_bytes = sizeof(ConvAttrs), .infer = conv_infer, .grad = conv_grad, .run_ref = conv_ref, .run_cpu = conv_run, .prepare = conv_prepare,
-    .workspace = conv_workspace};
+    .workspace = conv_workspace, .cost = conv_forward_cost};
 
 // ---- ConvInputGrad -----------------------------------------------------------------------------------------------------------------
 
@@ -227,11 +237,12 @@ static Status input_grad_run_ref(const KernelContext *c) {
 
 static Status input_grad_workspace(KernelPrepare *p) { return conv_build(p, CONV_INPUT_GRAD, false); }
 static Status input_grad_prepare(KernelPrepare *p) { return conv_build(p, CONV_INPUT_GRAD, true); }
+static void input_grad_cost(const Node *node, NodeCost *cost) { conv_cost(node, CONV_INPUT_GRAD, cost); }
 
 const Op op_ConvInputGrad = {
     .name = "ConvInputGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = input_grad_attrs,
     .attrs_bytes = sizeof(ConvAttrs), .infer = input_grad_infer, .run_ref = input_grad_run_ref, .run_cpu = conv_run,
-    .prepare = input_grad_prepare, .workspace = input_grad_workspace};
+    .prepare = input_grad_prepare, .workspace = input_grad_workspace, .cost = input_grad_cost};
 
 // ---- ConvWeightGrad ----------------------------------------------------------------------------------------------------------------
 
@@ -250,8 +261,9 @@ static Status weight_grad_run_ref(const KernelContext *c) {
 
 static Status weight_grad_workspace(KernelPrepare *p) { return conv_build(p, CONV_WEIGHT_GRAD, false); }
 static Status weight_grad_prepare(KernelPrepare *p) { return conv_build(p, CONV_WEIGHT_GRAD, true); }
+static void weight_grad_cost(const Node *node, NodeCost *cost) { conv_cost(node, CONV_WEIGHT_GRAD, cost); }
 
 const Op op_ConvWeightGrad = {
     .name = "ConvWeightGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
     .attrs = weight_grad_attrs, .attrs_bytes = sizeof(ConvAttrs), .infer = weight_grad_infer, .run_ref = weight_grad_run_ref,
-    .run_cpu = conv_run, .prepare = weight_grad_prepare, .workspace = weight_grad_workspace};
+    .run_cpu = conv_run, .prepare = weight_grad_prepare, .workspace = weight_grad_workspace, .cost = weight_grad_cost};

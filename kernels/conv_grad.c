@@ -121,7 +121,12 @@ static Status conv_grad_prepare(KernelPrepare *p) {
   return NULL;
 }
 
+static void conv_grad_cost(const Node *node, NodeCost *cost) {
+  if (node->outputs[0]) adapter_cost(to_input, node, cost);
+  if (node_has_output(node, 1)) adapter_cost(to_weight, node, cost);
+}
+
 const Op op_ort_ConvGrad = {
     .name = "ConvGrad", .domain = "com.microsoft", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = conv_grad_attrs,
     .attrs_bytes = sizeof(ConvGradAttrs), .infer = conv_grad_infer, .run_ref = conv_grad_ref, .run_cpu = conv_grad_cpu,
-    .prepare = conv_grad_prepare, .workspace = conv_grad_workspace};
+    .prepare = conv_grad_prepare, .workspace = conv_grad_workspace, .cost = conv_grad_cost};

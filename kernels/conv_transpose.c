@@ -145,6 +145,14 @@ static Status transpose_build(KernelPrepare *p, bool make) {
 static Status transpose_workspace(KernelPrepare *p) { return transpose_build(p, false); }
 static Status transpose_prepare(KernelPrepare *p) { return transpose_build(p, true); }
 
+static void transpose_cost(const Node *node, NodeCost *cost) {
+  LibraryConv conv;
+  Type y;
+  Status status = transpose_make(node, &conv, &y);
+  if (!status) cost->work[library_takes(&conv) ? WORK_CONV : WORK_PLAIN_FLOP] += library_conv_flops(&conv);
+  status_free(status);
+}
+
 static Status transpose_cpu(const KernelContext *c) {
   if (!c->prepared) return transpose_ref(c);
   void *const pointers[LIBRARY_POINTERS] = {c->in[0].data, c->in[1].data, c->out[0].data, NULL};
@@ -192,4 +200,4 @@ static Status transpose_grad(Grad *g) {
 const Op op_ConvTranspose = {
     .name = "ConvTranspose", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = transpose_attrs,
     .attrs_bytes = sizeof(TransposeAttrs), .infer = transpose_infer, .grad = transpose_grad, .run_ref = transpose_ref, .run_cpu = transpose_cpu,
-    .prepare = transpose_prepare, .workspace = transpose_workspace};
+    .prepare = transpose_prepare, .workspace = transpose_workspace, .cost = transpose_cost};

@@ -431,6 +431,11 @@ static void shape_finish(ConvShape *s) {
   md_finish(&s->y);
 }
 
+double library_conv_flops(const LibraryConv *c) {
+  double sums = (double)c->batch * (double)c->out_channels * (double)window_elems(c->window.out);
+  return 2 * sums * (double)(c->in_channels / c->groups) * (double)window_elems(c->window.kernel);
+}
+
 Status library_conv(KernelPrepare *prepare, const LibraryConv *conv, bool make) {
   Builder b;
   ConvShape any = {0}, plain = {0};

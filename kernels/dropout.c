@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 #include "random.h"
@@ -113,4 +114,4 @@ static bool dropout_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_Dropout = {.name = "Dropout", .domain = "", .min_inputs = 1, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2, .flags = OP_RANDOM,
                        .nondifferentiable = 6, .attrs = dropout_attrs, .attrs_bytes = sizeof(DropoutAttrs), .infer = dropout_infer,
-                       .grad = dropout_grad, .run_ref = dropout_ref, .run_cpu = dropout_cpu, .alias = dropout_alias};
+                       .grad = dropout_grad, .run_ref = dropout_ref, .run_cpu = dropout_cpu, .alias = dropout_alias, .cost = cost_function};

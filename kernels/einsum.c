@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cost.h"
 #include "einsum.h"
 #include "index_input.h"
 #include "ops.h"
@@ -129,6 +130,18 @@ static Status einsum_infer(Node *node, Arena *arena) {
   for (int i = 0; i < y.rank; i++) y.dims[i] = e.dims[e.out[i]];
   node->outputs[0]->type = y;
   return STATUS_OK;
+}
+
+static void einsum_cost(const Node *node, NodeCost *cost) {
+  Einsum e;
+  Status status = einsum_parse(node, &e);
+  if (!status) {
+    double space = e.n_operands;
+    for (int i = 0; i < EINSUM_LABELS; i++)
+      if (e.used[i]) space *= (double)e.dims[i];
+    cost->work[WORK_PLAIN_FLOP] += space;
+  }
+  status_free(status);
 }
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------
@@ -325,4 +338,5 @@ static Status einsum_grad(Grad *g) {
 }
 
 const Op op_Einsum = {.name = "Einsum", .domain = "", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
-                      .attrs = einsum_attrs, .attrs_bytes = sizeof(EinsumAttrs), .infer = einsum_infer, .grad = einsum_grad, .run_ref = einsum_ref};
+                      .attrs = einsum_attrs, .attrs_bytes = sizeof(EinsumAttrs), .infer = einsum_infer, .grad = einsum_grad, .run_ref = einsum_ref,
+                      .cost = einsum_cost};

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cost.h"
 #include "fused.h"
 #include "kernel.h"
 #include "ops.h"
@@ -279,6 +280,17 @@ static bool fused_alias(const Node *node, int output, int input, Alias *out) {
   return true;
 }
 
+// The members' work; their intermediate results stay in the cache.
+static void fused_cost(const Node *node, NodeCost *cost) {
+  const FusedAttrs *a = node->attrs;
+  for (int64_t i = 0; i < a->operators.n; i++) {
+    const Op *op = member(a->operators.items[i]);
+    if (op && op->cost) op->cost(node, cost);
+    else cost->work[WORK_ARITHMETIC] += cost_largest_elems(node);
+  }
+}
+
 const Op op_FusedElementwise = {.name = "FusedElementwise", .domain = "tessera", .min_inputs = 1, .max_inputs = FUSED_INPUTS_MAX, .min_outputs = 1,
                                 .max_outputs = FUSED_MEMBERS_MAX, .flags = OP_ELEMENTWISE, .attrs = fused_attrs, .attrs_bytes = sizeof(FusedAttrs),
-                                .infer = fused_infer, .run_ref = fused_ref, .run_cpu = fused_cpu, .workspace = fused_workspace, .alias = fused_alias};
+                                .infer = fused_infer, .run_ref = fused_ref, .run_cpu = fused_cpu, .workspace = fused_workspace, .alias = fused_alias,
+                                .cost = fused_cost};

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -88,7 +89,7 @@ static Status gather_grad(Grad *g) {
 }
 
 const Op op_Gather = {.name = "Gather", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
-                      .attrs = gather_attrs, .attrs_bytes = sizeof(GatherAttrs), .infer = gather_infer, .grad = gather_grad, .run_ref = gather_run};
+                      .attrs = gather_attrs, .attrs_bytes = sizeof(GatherAttrs), .infer = gather_infer, .grad = gather_grad, .run_ref = gather_run, .cost = cost_rows};
 
 // ---- GatherGrad: inputs indices, dy. Duplicates are added in index order, in the element type. ----
 
@@ -135,4 +136,4 @@ static Status gather_grad_cpu(const KernelContext *c) { return gather_grad_rows(
 
 const Op op_GatherGrad = {.name = "GatherGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
                           .nondifferentiable = 1, .attrs = gather_grad_attrs, .attrs_bytes = sizeof(GatherAttrs), .infer = gather_grad_infer,
-                          .run_ref = gather_grad_ref, .run_cpu = gather_grad_cpu};
+                          .run_ref = gather_grad_ref, .run_cpu = gather_grad_cpu, .cost = cost_move};

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -197,11 +198,11 @@ static bool norm_alias(const Node *node, int output, int input, Alias *out) {
 const Op op_LayerNormalization = {
     .name = "LayerNormalization", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
-    .workspace = norm_workspace, .alias = norm_alias};
+    .workspace = norm_workspace, .alias = norm_alias, .cost = cost_norm};
 const Op op_RMSNormalization = {
     .name = "RMSNormalization", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
-    .workspace = norm_workspace, .alias = norm_alias};
+    .workspace = norm_workspace, .alias = norm_alias, .cost = cost_norm};
 
 // ---- LayerNormalizationGrad, RMSNormalizationGrad -------------------------------------------------------------------------------
 // With h = (x - mean) / sd and g = dy scale: dx = (g - mean(g) - h mean(g h)) / sd (RMS: without mean(g)), dscale = sum of dy h over rows,
@@ -332,11 +333,16 @@ static bool norm_grad_alias(const Node *node, int output, int input, Alias *out)
   return true;
 }
 
+static void layer_norm_grad_cost(const Node *node, NodeCost *cost) {
+  cost->work[WORK_SUM] += 4 * cost_largest_elems(node);
+  cost->work[WORK_ARITHMETIC] += 8 * cost_largest_elems(node);
+}
+
 const Op op_LayerNormalizationGrad = {
     .name = "LayerNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3,
     .attrs = norm_attrs, .attrs_bytes = sizeof(NormAttrs), .infer = norm_grad_infer, .run_ref = norm_grad_ref, .run_cpu = norm_grad_cpu,
-    .workspace = norm_grad_workspace, .alias = norm_grad_alias};
+    .workspace = norm_grad_workspace, .alias = norm_grad_alias, .cost = layer_norm_grad_cost};
 const Op op_RMSNormalizationGrad = {
     .name = "RMSNormalizationGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
     .attrs = norm_attrs, .attrs_bytes = sizeof(NormAttrs), .infer = norm_grad_infer, .run_ref = norm_grad_ref, .run_cpu = norm_grad_cpu,
-    .workspace = norm_grad_workspace, .alias = norm_grad_alias};
+    .workspace = norm_grad_workspace, .alias = norm_grad_alias, .cost = layer_norm_grad_cost};

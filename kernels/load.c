@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -108,7 +109,7 @@ static Status load_ref(const KernelContext *c) {
 
 const Op op_Load = {
     .name = "Load", .domain = "tessera", .min_inputs = 0, .max_inputs = 0, .min_outputs = 1, .max_outputs = 1, .flags = OP_RANDOM,
-    .attrs = load_attrs, .attrs_bytes = sizeof(LoadAttrs), .infer = load_infer, .run_ref = load_ref};
+    .attrs = load_attrs, .attrs_bytes = sizeof(LoadAttrs), .infer = load_infer, .run_ref = load_ref, .cost = cost_move};
 
 // ---- Fill ---------------------------------------------------------------------------------------------------------------------
 
@@ -144,4 +145,4 @@ static Status fill_ref(const KernelContext *c) {
 
 const Op op_Fill = {
     .name = "Fill", .domain = "tessera", .min_inputs = 0, .max_inputs = 0, .min_outputs = 1, .max_outputs = 1, .flags = OP_RANDOM,
-    .attrs = fill_attrs, .attrs_bytes = sizeof(FillAttrs), .infer = fill_infer, .run_ref = fill_ref};
+    .attrs = fill_attrs, .attrs_bytes = sizeof(FillAttrs), .infer = fill_infer, .run_ref = fill_ref, .cost = cost_move};

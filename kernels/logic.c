@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "broadcast.h"
+#include "cost.h"
 #include "ops.h"
 
 static Status compare_infer(Node *node, Arena *arena) {
@@ -210,7 +211,7 @@ static bool where_alias(const Node *node, int output, int input, Alias *out) {
 
 #define LOGIC(row, arity, check, run, more_flags)                                                                                  \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = arity, .max_inputs = arity, .min_outputs = 1, .max_outputs = 1,  \
-                       .flags = OP_ELEMENTWISE | (more_flags), .nondifferentiable = (1 << arity) - 1, .infer = check, .run_ref = run
+                       .flags = OP_ELEMENTWISE | (more_flags), .nondifferentiable = (1 << arity) - 1, .infer = check, .run_ref = run, .cost = cost_arithmetic
 LOGIC(Equal, 2, compare_infer, equal_run, OP_COMMUTATIVE)};
 LOGIC(Less, 2, compare_infer, less_run, 0)};
 LOGIC(Greater, 2, compare_infer, greater_run, 0)};
@@ -224,4 +225,5 @@ LOGIC(IsNaN, 1, is_nan_infer, is_nan_run, 0), .run_cpu = is_nan_cpu};
 LOGIC(IsInf, 1, is_nan_infer, is_inf_run, 0), .attrs = is_inf_attrs, .attrs_bytes = sizeof(IsInfAttrs)};
 
 const Op op_Where = {.name = "Where", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
-                     .nondifferentiable = 1, .infer = where_infer, .grad = where_grad, .run_ref = where_run, .alias = where_alias};
+                     .nondifferentiable = 1, .infer = where_infer, .grad = where_grad, .run_ref = where_run, .alias = where_alias,
+                     .cost = cost_arithmetic};

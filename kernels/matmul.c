@@ -1,6 +1,7 @@
 // Matrix products: MatMul, FusedMatMul (transposed operands without a transpose) and Gemm. One product never sums over micro-batches.
 #include <string.h>
 
+#include "cost.h"
 #include "dnnl_primitive.h"
 #include "kernel.h"
 #include "matmul.h"
@@ -184,6 +185,15 @@ static Status product_run(const KernelContext *c, const void *bias) {
   return library_call_run(c->prepared, c->node, pointers, c->workspace, c->scratch);
 }
 
+// The product's flops, one product for all of the batch that is one tall matrix.
+static void product_cost(const Product *p, NodeCost *cost) {
+  double products = 1;
+  for (int d = 0; d < p->n_batch; d++) products *= (double)p->batch[d];
+  cost_add_product(cost, p->m, p->n, p->k, products);
+  cost->trans_a = p->a_row == 1 && p->m > 1 && p->k > 1;
+  cost->trans_b = p->b_row == 1 && p->k > 1 && p->n > 1;
+}
+
 // ---- Gradients -----------------------------------------------------------------------------------------------------------------
 
 static Value *reshape(Emit *e, Value *v, int rank, const int64_t *dims) {
@@ -258,9 +268,18 @@ static Status matmul_workspace(KernelPrepare *prepare) { return matmul_build(pre
 static Status matmul_prepare(KernelPrepare *prepare) { return matmul_build(prepare, true); }
 static Status product_cpu(const KernelContext *c) { return product_run(c, NULL); }
 
+static void matmul_cost(const Node *node, NodeCost *cost) {
+  Product p;
+  Type type;
+  Status status = product_make(node, false, false, &p, &type);   // types have been inferred: it holds
+  if (!status) product_cost(&p, cost);
+  status_free(status);
+}
+
 const Op op_MatMul = {
     .name = "MatMul", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .infer = matmul_infer,
-    .grad = matmul_grad, .run_ref = matmul_ref, .run_cpu = product_cpu, .prepare = matmul_prepare, .workspace = matmul_workspace};
+    .grad = matmul_grad, .run_ref = matmul_ref, .run_cpu = product_cpu, .prepare = matmul_prepare, .workspace = matmul_workspace,
+    .cost = matmul_cost};
 
 // ---- FusedMatMul ---------------------------------------------------------------------------------------------------------------
 
@@ -305,10 +324,18 @@ static Status fused_build(KernelPrepare *prepare, bool make) {
 static Status fused_workspace(KernelPrepare *prepare) { return fused_build(prepare, false); }
 static Status fused_prepare(KernelPrepare *prepare) { return fused_build(prepare, true); }
 
+static void fused_cost(const Node *node, NodeCost *cost) {
+  Product p;
+  Type type;
+  Status status = fused_product(node, &p, &type);
+  if (!status) product_cost(&p, cost);
+  status_free(status);
+}
+
 const Op op_FusedMatMul = {
     .name = "FusedMatMul", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = fused_attrs,
     .attrs_bytes = sizeof(FusedAttrs), .infer = fused_infer, .grad = fused_grad, .run_ref = fused_ref,
-    .run_cpu = product_cpu, .prepare = fused_prepare, .workspace = fused_workspace};
+    .run_cpu = product_cpu, .prepare = fused_prepare, .workspace = fused_workspace, .cost = fused_cost};
 
 // ---- Gemm ----------------------------------------------------------------------------------------------------------------------
 
@@ -380,6 +407,17 @@ static Status gemm_build(KernelPrepare *prepare, bool make) {
 static Status gemm_workspace(KernelPrepare *prepare) { return gemm_build(prepare, false); }
 static Status gemm_prepare(KernelPrepare *prepare) { return gemm_build(prepare, true); }
 
+static void gemm_cost(const Node *node, NodeCost *cost) {
+  Product p;
+  Type type;
+  Status status = gemm_product(node, &p, &type);
+  if (!status) {
+    product_cost(&p, cost);
+    if (gemm_c(node) && !gemm_fuses_c(node, &type)) cost->work[WORK_ARITHMETIC] += (double)type_elems(&type);
+  }
+  status_free(status);
+}
+
 static Status gemm_cpu(const KernelContext *c) {
   bool fused = c->prepared && gemm_fuses_c(c->node, c->out[0].type);
   TRY(product_run(c, fused ? c->in[2].data : NULL));
@@ -418,4 +456,4 @@ static Status gemm_grad(Grad *g) {
 const Op op_Gemm = {
     .name = "Gemm", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = gemm_attrs,
     .attrs_bytes = sizeof(GemmAttrs), .infer = gemm_infer, .grad = gemm_grad, .run_ref = gemm_ref,
-    .run_cpu = gemm_cpu, .prepare = gemm_prepare, .workspace = gemm_workspace};
+    .run_cpu = gemm_cpu, .prepare = gemm_prepare, .workspace = gemm_workspace, .cost = gemm_cost};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "adapter.h"
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -127,11 +128,12 @@ static Status ort_ref(const KernelContext *c) { return adapter_run(adapters, c, 
 static Status ort_cpu(const KernelContext *c) { return adapter_run(adapters, c, false); }
 static Status ort_workspace(KernelPrepare *p) { return adapter_prepare(adapters, p, false); }
 static Status ort_prepare(KernelPrepare *p) { return adapter_prepare(adapters, p, true); }
+static void ort_cost(const Node *node, NodeCost *cost) { adapter_cost(adapters, node, cost); }
 
 #define ORT(row, table, least, most, most_outputs)                                                                                       \
   const Op op_ort_##row = {.name = #row, .domain = "com.microsoft", .min_inputs = least, .max_inputs = most, .min_outputs = 1,            \
                            .max_outputs = most_outputs, .attrs = table, .attrs_bytes = sizeof(OrtAttrs), .infer = ort_infer,              \
-                           .run_ref = ort_ref, .run_cpu = ort_cpu, .workspace = ort_workspace}
+                           .run_ref = ort_ref, .run_cpu = ort_cpu, .workspace = ort_workspace, .cost = ort_cost}
 ORT(ReluGrad, NULL, 2, 2, 1);
 ORT(TanhGrad, NULL, 2, 2, 1);
 ORT(SoftmaxGrad, axis_1_attrs, 2, 2, 1);
@@ -148,7 +150,7 @@ ORT(SoftmaxCrossEntropyLossInternal, loss_internal_attrs, 2, 4, 2);
 ORT(SoftmaxCrossEntropyLossInternalGrad, loss_internal_attrs, 3, 5, 1);
 const Op op_ort_FusedMatMul = {
     .name = "FusedMatMul", .domain = "com.microsoft", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = matmul_attrs,
-    .attrs_bytes = sizeof(OrtAttrs), .infer = ort_infer, .run_ref = ort_ref, .run_cpu = ort_cpu, .workspace = ort_workspace, .prepare = ort_prepare};
+    .attrs_bytes = sizeof(OrtAttrs), .infer = ort_infer, .run_ref = ort_ref, .run_cpu = ort_cpu, .workspace = ort_workspace, .prepare = ort_prepare, .cost = ort_cost};
 
 // ---- ConcatTraining: Concat that also says how long its operands are ----------------------------------------------------------------------------
 
@@ -169,7 +171,7 @@ static Status concat_ref(const KernelContext *c) {
 
 const Op op_ort_ConcatTraining = {
     .name = "ConcatTraining", .domain = "com.microsoft", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 2,
-    .attrs = axis_0_attrs, .attrs_bytes = sizeof(OrtAttrs), .infer = concat_infer, .run_ref = concat_ref};
+    .attrs = axis_0_attrs, .attrs_bytes = sizeof(OrtAttrs), .infer = concat_infer, .run_ref = concat_ref, .cost = cost_move};
 
 // ---- Elementwise: (dY, Y) of Sigmoid; (dY, mask, ratio, training_mode) of Dropout -----------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 #include "strided.h"
@@ -54,6 +55,14 @@ static Status transpose_grad(Grad *g) {
   return STATUS_OK;
 }
 
+// Pieces that stay together are copied as one.
+static void transpose_cost(const Node *node, NodeCost *cost) {
+  const Type *x = input_type(node, 0);
+  double together = 1;
+  for (int i = x->rank - 1; i >= 0 && perm_axis(node, i, x->rank) == i; i--) together *= (double)x->dims[i];
+  cost->work[WORK_ELEMENT] += together > 0 ? (double)type_elems(x) / together : 0;
+}
+
 // Axes of one element move for free.
 static bool transpose_alias(const Node *node, int output, int input, Alias *out) {
   const Type *x = input_type(node, 0);
@@ -70,7 +79,7 @@ static bool transpose_alias(const Node *node, int output, int input, Alias *out)
 
 const Op op_Transpose = {.name = "Transpose", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
                          .attrs = transpose_attrs, .attrs_bytes = sizeof(TransposeAttrs), .infer = transpose_infer, .grad = transpose_grad,
-                         .run_ref = transpose_run, .alias = transpose_alias};
+                         .run_ref = transpose_run, .alias = transpose_alias, .cost = transpose_cost};
 
 // ---- Expand ----
 
@@ -104,7 +113,7 @@ static bool expand_alias(const Node *node, int output, int input, Alias *out) {
 }
 
 const Op op_Expand = {.name = "Expand", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
-                      .nondifferentiable = 1 << 1, .infer = expand_infer, .grad = expand_grad, .run_ref = expand_run, .alias = expand_alias};
+                      .nondifferentiable = 1 << 1, .infer = expand_infer, .grad = expand_grad, .run_ref = expand_run, .alias = expand_alias, .cost = cost_move};
 
 // ---- Concat and Split: a piece is a box of the whole ----
 
@@ -175,7 +184,7 @@ static Status concat_grad(Grad *g) {
 }
 
 const Op op_Concat = {.name = "Concat", .domain = "", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
-                      .attrs = concat_attrs, .attrs_bytes = sizeof(AxisAttrs), .infer = concat_infer, .grad = concat_grad, .run_ref = concat_run};
+                      .attrs = concat_attrs, .attrs_bytes = sizeof(AxisAttrs), .infer = concat_infer, .grad = concat_grad, .run_ref = concat_run, .cost = cost_move};
 
 static const AttrSpec split_attrs[] = {
   {"axis", ATTR_INT, offsetof(AxisAttrs, axis), .help = "axis that is cut"},
@@ -276,7 +285,7 @@ static bool split_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_Split = {.name = "Split", .domain = "", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = VARIADIC,
                      .nondifferentiable = 1 << 1, .attrs = split_attrs, .attrs_bytes = sizeof(AxisAttrs), .infer = split_infer, .grad = split_grad,
-                     .run_ref = split_run, .alias = split_alias};
+                     .run_ref = split_run, .alias = split_alias, .cost = cost_move};
 
 // ---- Trilu ----
 
@@ -394,4 +403,4 @@ static Status tile_grad(Grad *g) {
 }
 
 const Op op_Tile = {.name = "Tile", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
-                    .infer = tile_infer, .grad = tile_grad, .run_ref = tile_run};
+                    .infer = tile_infer, .grad = tile_grad, .run_ref = tile_run, .cost = cost_move};

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -114,7 +115,7 @@ static Status squared_cpu(const KernelContext *c) { return squared_run(c, true);
 
 const Op op_SquaredNorm = {
     .name = "SquaredNorm", .domain = "tessera", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
-    .nondifferentiable = 1, .infer = squared_infer, .run_ref = squared_ref, .run_cpu = squared_cpu};
+    .nondifferentiable = 1, .infer = squared_infer, .run_ref = squared_ref, .run_cpu = squared_cpu, .cost = cost_sum};
 
 // ---- ClipScale ----------------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "broadcast.h"
+#include "cost.h"
 #include "ops.h"
 
 static bool is_number(Dtype d) { return dtype_is_float(d) || dtype_is_integer(d); }
@@ -93,7 +94,7 @@ static Status pow_grad(Grad *g) {
 }
 
 const Op op_Pow = {.name = "Pow", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
-                   .infer = pow_infer, .grad = pow_grad, .run_ref = pow_ref, .run_cpu = pow_cpu, .alias = pow_alias};
+                   .infer = pow_infer, .grad = pow_grad, .run_ref = pow_ref, .run_cpu = pow_cpu, .alias = pow_alias, .cost = cost_function};
 
 // ---- PowGrad: inputs x, p, dy. dy has the type of Pow's result. ----
 
@@ -147,4 +148,5 @@ static Status pow_grad_cpu(const KernelContext *c) {
 static bool pow_grad_alias(const Node *node, int output, int input, Alias *out) { return pow_alias(node, output, input, out); }
 
 const Op op_PowGrad = {.name = "PowGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
-                       .flags = OP_ELEMENTWISE, .infer = pow_grad_infer, .run_ref = pow_grad_ref, .run_cpu = pow_grad_cpu, .alias = pow_grad_alias};
+                       .flags = OP_ELEMENTWISE, .infer = pow_grad_infer, .run_ref = pow_grad_ref, .run_cpu = pow_grad_cpu, .alias = pow_grad_alias,
+                       .cost = cost_function};

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -261,6 +262,21 @@ static Status recurrent_workspace(KernelPrepare *p) {
   return NULL;
 }
 
+// Two products and the gates a step; the gradient walks forward again and makes twice the products.
+static void recurrent_work(const Recurrent *r, bool gradient, NodeCost *cost) {
+  double rows = (double)r->steps * (double)r->batch * (double)r->directions, gates = (double)(r->gates * r->hidden);
+  double forward = 2 * rows * gates * (double)(r->input + r->hidden);
+  cost->work[WORK_WALK] += gradient ? 3 * forward : forward;
+  cost->work[WORK_FUNCTION] += rows * gates * (gradient ? 2 : 1);
+}
+
+static void recurrent_cost(const Node *node, NodeCost *cost) {
+  Recurrent r;
+  Status status = recurrent_make(node, &r);
+  if (!status) recurrent_work(&r, is_gradient(node), cost);
+  status_free(status);
+}
+
 // ---- Rows ------------------------------------------------------------------------------------------------------------------------------
 
 static Status recurrent_infer(Node *node, Arena *arena) {
@@ -313,11 +329,12 @@ static Status recurrent_grad_infer(Node *node, Arena *arena) {
 #define RECURRENT(row, table, inputs, outputs)                                                                                              \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 3, .max_inputs = inputs, .min_outputs = 0, .max_outputs = outputs,          \
                        .nondifferentiable = 1 << IN_LENGTHS, .attrs = table, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_infer, \
-                       .grad = recurrent_grad, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace}
+                       .grad = recurrent_grad, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace,  \
+                       .cost = recurrent_cost}
 #define RECURRENT_GRAD(row)                                                                                                                \
   const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 3, .max_inputs = N_OURS, .min_outputs = 1, .max_outputs = N_GRADS,  \
                        .attrs = recurrent_grad_attrs, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_grad_infer,                 \
-                       .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace}
+                       .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace, .cost = recurrent_cost}
 RECURRENT(RNN, rnn_attrs, 6, 2);
 RECURRENT(GRU, gru_attrs, 6, 2);
 RECURRENT(LSTM, lstm_attrs, 8, 3);
@@ -357,7 +374,8 @@ const Op op_ort_LSTMTraining = {.name = "LSTMTraining",
                                 .infer = training_infer,
                                 .run_ref = recurrent_ref,
                                 .run_cpu = recurrent_cpu,
-                                .workspace = recurrent_workspace};
+                                .workspace = recurrent_workspace,
+                                .cost = recurrent_cost};
 
 // The node with its operands in our order, so that the functions above serve it.
 typedef struct Reordered { Node node; Value *inputs[N_IN]; } Reordered;
@@ -412,6 +430,15 @@ static Status ort_grad_workspace(KernelPrepare *p) {
   return NULL;
 }
 
+static void ort_grad_cost(const Node *node, NodeCost *cost) {
+  Reordered ours;
+  Recurrent r;
+  reorder(node, &ours);
+  Status status = recurrent_make(&ours.node, &r);
+  if (!status) recurrent_work(&r, true, cost);
+  status_free(status);
+}
+
 const Op op_ort_LSTMGrad = {.name = "LSTMGrad",
                             .domain = "com.microsoft",
                             .min_inputs = 3,
@@ -423,4 +450,5 @@ const Op op_ort_LSTMGrad = {.name = "LSTMGrad",
                             .infer = ort_grad_infer,
                             .run_ref = ort_grad_ref,
                             .run_cpu = ort_grad_cpu,
-                            .workspace = ort_grad_workspace};
+                            .workspace = ort_grad_workspace,
+                            .cost = ort_grad_cost};

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 
@@ -60,7 +61,7 @@ static Status shape_run(const KernelContext *c) {
 }
 
 const Op op_Shape = {.name = "Shape", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
-                     .attrs = shape_attrs, .attrs_bytes = sizeof(ShapeAttrs), .infer = shape_infer, .run_ref = shape_run};
+                     .attrs = shape_attrs, .attrs_bytes = sizeof(ShapeAttrs), .infer = shape_infer, .run_ref = shape_run, .cost = cost_move};
 
 // ---- Size ----
 
@@ -75,7 +76,7 @@ static Status size_run(const KernelContext *c) {
 }
 
 const Op op_Size = {.name = "Size", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1,
-                    .infer = size_infer, .run_ref = size_run};
+                    .infer = size_infer, .run_ref = size_run, .cost = cost_move};
 
 // ---- Reshape ----
 
@@ -128,7 +129,8 @@ static Status reshape_infer(Node *node, Arena *arena) {
 }
 
 const Op op_Reshape = {.name = "Reshape", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
-                       .attrs = reshape_attrs, .attrs_bytes = sizeof(ReshapeAttrs), .infer = reshape_infer, .grad = view_grad, .run_ref = copy, .alias = view};
+                       .attrs = reshape_attrs, .attrs_bytes = sizeof(ReshapeAttrs), .infer = reshape_infer, .grad = view_grad, .run_ref = copy, .alias = view,
+                       .cost = cost_move};
 
 // ---- Flatten ----
 
@@ -149,7 +151,8 @@ static Status flatten_infer(Node *node, Arena *arena) {
 }
 
 const Op op_Flatten = {.name = "Flatten", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
-                       .attrs = flatten_attrs, .attrs_bytes = sizeof(FlattenAttrs), .infer = flatten_infer, .grad = view_grad, .run_ref = copy, .alias = view};
+                       .attrs = flatten_attrs, .attrs_bytes = sizeof(FlattenAttrs), .infer = flatten_infer, .grad = view_grad, .run_ref = copy, .alias = view,
+                       .cost = cost_move};
 
 // ---- Squeeze, Unsqueeze ----
 
@@ -191,6 +194,6 @@ static Status unsqueeze_infer(Node *node, Arena *arena) {
 }
 
 const Op op_Squeeze = {.name = "Squeeze", .domain = "", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
-                       .infer = squeeze_infer, .grad = view_grad, .run_ref = copy, .alias = view};
+                       .infer = squeeze_infer, .grad = view_grad, .run_ref = copy, .alias = view, .cost = cost_move};
 const Op op_Unsqueeze = {.name = "Unsqueeze", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
-                         .infer = unsqueeze_infer, .grad = view_grad, .run_ref = copy, .alias = view};
+                         .infer = unsqueeze_infer, .grad = view_grad, .run_ref = copy, .alias = view, .cost = cost_move};

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "cost.h"
 #include "index_input.h"
 #include "ops.h"
 #include "strided.h"
@@ -106,7 +107,7 @@ static Status slice_grad(Grad *g) {
 }
 
 const Op op_Slice = {.name = "Slice", .domain = "", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 30,
-                     .infer = slice_infer, .grad = slice_grad, .run_ref = slice_run};
+                     .infer = slice_infer, .grad = slice_grad, .run_ref = slice_run, .cost = cost_rows};
 
 // ---- SliceGrad: inputs dy, starts, ends, axes?, steps? ------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ static Status slice_grad_run(const KernelContext *c) {
 
 const Op op_SliceGrad = {.name = "SliceGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 1,
                          .nondifferentiable = 30, .attrs = slice_grad_attrs, .attrs_bytes = sizeof(SliceGradAttrs), .infer = slice_grad_infer,
-                         .run_ref = slice_grad_run};
+                         .run_ref = slice_grad_run, .cost = cost_move};
 
 // ---- Pad: inputs data, pads, constant_value?, axes? ---------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ static Status pad_grad(Grad *g) {
 }
 
 const Op op_Pad = {.name = "Pad", .domain = "", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 10,
-                   .attrs = pad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_infer, .grad = pad_grad, .run_ref = pad_run};
+                   .attrs = pad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_infer, .grad = pad_grad, .run_ref = pad_run, .cost = cost_move};
 
 // ---- PadGrad: inputs dy, pads, (absent), axes?. Of the modes that repeat elements of x -----------------------------------------
 
@@ -336,4 +337,5 @@ static Status pad_grad_run(const KernelContext *c) {
 }
 
 const Op op_PadGrad = {.name = "PadGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1,
-                       .nondifferentiable = 14, .attrs = pad_grad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_grad_infer, .run_ref = pad_grad_run};
+                       .nondifferentiable = 14, .attrs = pad_grad_attrs, .attrs_bytes = sizeof(PadAttrs), .infer = pad_grad_infer, .run_ref = pad_grad_run,
+                       .cost = cost_move};

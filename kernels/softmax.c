@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
@@ -119,7 +120,7 @@ static bool softmax_alias(const Node *node, int output, int input, Alias *out) {
 const Op op_Softmax = {
     .name = "Softmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .grad = softmax_grad, .run_ref = softmax_ref, .run_cpu = softmax_cpu,
-    .workspace = softmax_workspace, .alias = softmax_alias};
+    .workspace = softmax_workspace, .alias = softmax_alias, .cost = cost_softmax};
 
 // ---- SoftmaxGrad ---------------------------------------------------------------------------------------------------------------
 // dx = y (dy - sum(y dy)). A row that no gradient reaches (dy all zero) has none, even where y is NaN: a row whose scores are all masked
@@ -217,7 +218,7 @@ static bool softmax_grad_alias(const Node *node, int output, int input, Alias *o
 const Op op_SoftmaxGrad = {
     .name = "SoftmaxGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_grad_infer, .run_ref = softmax_grad_ref, .run_cpu = softmax_grad_cpu,
-    .workspace = softmax_grad_workspace, .alias = softmax_grad_alias};
+    .workspace = softmax_grad_workspace, .alias = softmax_grad_alias, .cost = cost_norm};
 
 // ---- LogSoftmax ----------------------------------------------------------------------------------------------------------------
 
@@ -271,7 +272,7 @@ static Status log_softmax_grad(Grad *g) {
 const Op op_LogSoftmax = {
     .name = "LogSoftmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .grad = log_softmax_grad, .run_ref = log_softmax_ref,
-    .run_cpu = log_softmax_cpu, .workspace = row_workspace, .alias = softmax_alias};
+    .run_cpu = log_softmax_cpu, .workspace = row_workspace, .alias = softmax_alias, .cost = cost_softmax};
 
 // ---- LogSoftmaxGrad: dx = dy - exp(y) sum(dy); nothing where no gradient reaches the row, as in SoftmaxGrad ----------------------------
 
@@ -316,7 +317,7 @@ static Status log_softmax_grad_cpu(const KernelContext *c) {
 const Op op_LogSoftmaxGrad = {
     .name = "LogSoftmaxGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_grad_infer, .run_ref = log_softmax_grad_ref, .run_cpu = log_softmax_grad_cpu,
-    .workspace = row_workspace, .alias = softmax_grad_alias};
+    .workspace = row_workspace, .alias = softmax_grad_alias, .cost = cost_softmax};
 
 // ---- Hardmax: 1 at the first maximum. No gradient: it is constant almost everywhere ------------------------------------------------------
 
