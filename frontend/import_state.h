@@ -148,6 +148,8 @@ Value *const *site_add(const Site *site, const char *op, const char *suffix, int
                        const AttrInit *attrs);
 // Counts what an expansion makes; false, once complained of, when it is too much.
 bool import_expand(Import *import, const char *label);
+// The same beforehand, counting nothing: false, once complained of, when `times` iterations of `n_nodes` nodes cannot but be too much.
+bool import_expands_to(Import *import, const char *label, int64_t times, size_t n_nodes);
 
 // ---- import_known.c: types and small constants of what has been read so far, computed when somebody asks ----
 const Type *import_type(Import *import, const Value *value);        // NULL: not known

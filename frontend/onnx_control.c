@@ -132,6 +132,20 @@ static bool loop_bounds(const Site *site, LoopBounds *out) {
   return true;
 }
 
+// Whether the body always goes on when it has been entered: its word on it is the one that it was given.
+static bool goes_on_for_ever(const OnnxGraph *body) {
+  const char *name = body->head->output[0]->name;
+  for (size_t i = body->n_nodes; i-- > 0;) {
+    const Onnx__NodeProto *node = body->nodes[i].head;
+    bool gives = false;
+    for (size_t k = 0; k < node->n_output; k++) gives |= !strcmp(node->output[k], text_or_empty(name));
+    if (!gives) continue;
+    if (strcmp(text_or_empty(node->op_type), "Identity") || node->n_input != 1) return false;
+    name = node->input[0];
+  }
+  return !strcmp(text_or_empty(name), text_or_empty(body->head->input[1]->name));
+}
+
 // The body's word on going on; false when it is not known.
 static bool loop_goes_on(const Site *site, Binding condition, bool *go) {
   const Weight *w = condition.kind == BOUND_TENSOR ? import_known(site->import, condition.value) : NULL;
@@ -154,6 +168,7 @@ void import_loop(const Site *site) {
                  n_carried, 2 + n_carried, 1 + n_carried);
     return;
   }
+  if (bounds.go && goes_on_for_ever(&body) && !import_expands_to(import, site->label, bounds.trips, body.n_nodes)) return;
   size_t n_scans = n_out - 1 - n_carried;
   Binding *in = ARENA_ARRAY(import->arena, Binding, 2 + n_carried), *out = ARENA_ARRAY(import->arena, Binding, n_out);
   Slices *slices = ARENA_ARRAY(import->arena, Slices, n_scans);
@@ -239,6 +254,7 @@ void import_scan(const Site *site) {
     Value *v = site_tensor(site, n_carried + (size_t)i);
     if (!v || !cut_scan_input(site, (size_t)i, v, &trips, &cut[i])) return;
   }
+  if (!import_expands_to(import, site->label, trips, body.n_nodes)) return;
   Binding *in = ARENA_ARRAY(import->arena, Binding, n_in), *out = ARENA_ARRAY(import->arena, Binding, n_out);
   Slices *slices = ARENA_ARRAY(import->arena, Slices, n_stacked);
   for (size_t i = 0; i < n_carried; i++) in[i] = site_input(site, i);

@@ -110,12 +110,21 @@ Value *const *site_add(const Site *site, const char *op, const char *suffix, int
   return node->outputs;
 }
 
-bool import_expand(Import *import, const char *label) {
-  budget_allow(import->model, import->arena, EXPANDED_NODE_BYTES);
-  if (++import->n_expanded <= EXPANDED_NODES_MAX || import->stopped) return !import->stopped;
+static bool expansion_ends(Import *import, const char *label) {
   import_problem(import, STATUS_RESOURCE, label, "functions, loops and branches expand to more than %d nodes", EXPANDED_NODES_MAX);
   import->stopped = true;
   return false;
+}
+
+bool import_expand(Import *import, const char *label) {
+  budget_allow(import->model, import->arena, EXPANDED_NODE_BYTES);
+  if (++import->n_expanded <= EXPANDED_NODES_MAX || import->stopped) return !import->stopped;
+  return expansion_ends(import, label);
+}
+
+bool import_expands_to(Import *import, const char *label, int64_t times, size_t n_nodes) {
+  if (import->stopped) return false;
+  return times <= (EXPANDED_NODES_MAX - import->n_expanded) / (int64_t)(1 + n_nodes) || expansion_ends(import, label);
 }
 
 // ---- Against the standard -----------------------------------------------------------------------------------------------------

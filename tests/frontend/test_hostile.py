@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Broken and hostile model files: exit code 3, 4, 5 or 7 and a message that names what is wrong, within 10 s and 4 GiB, never a signal.
+"""Broken and hostile model files: exit code 3, 4, 5 or 7 and a message that names what is wrong, within 10 s, never a signal. Reading one takes at
+most 32 times its bytes and 16 MiB on top of what the good model takes.
 Files made here, every prefix of a good one, and the shared collection where it lies beside the tree (../shared/models/bad).
 
     test_hostile.py build/tessera
@@ -34,6 +35,22 @@ def base():
 def changed(change):
     model = base()
     change(model)
+    return model.SerializeToString()
+
+
+def endless_loop(trips):
+    """Its body says to go on for ever, through two Identity nodes."""
+    model = base()
+    body = helper.make_graph([helper.make_node("Identity", ["go"], ["same"]), helper.make_node("Identity", ["same"], ["on"]),
+                              helper.make_node("Add", ["h", "h"], ["twice"])], "body",
+                             [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+                              helper.make_tensor_value_info("h", TensorProto.FLOAT, (4, 2))],
+                             [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("twice", TensorProto.FLOAT, (4, 2))])
+    model.graph.node[1].output[0] = "start"
+    model.graph.node.insert(2, helper.make_node("Loop", ["trips" if trips else "", "yes", "start"], ["z"], name="loop", body=body))
+    model.graph.initializer.extend([numpy_helper.from_array(np.array(True), "yes")])
+    if trips:
+        model.graph.initializer.extend([numpy_helper.from_array(np.array(trips, np.int64), "trips")])
     return model.SerializeToString()
 
 
@@ -95,27 +112,45 @@ CASES = [
     ("two problems at once", changed(lambda m: (m.graph.node[0].input.__setitem__(1, "Wq"), set_attr(m.graph.node[1], "op_type", "Ad"))), 3, "2 problems"),
     ("subgraphs 5,000 deep", nested_if(5000), 3, "nested deeper"),
     ("5 million empty nodes", empty_nodes(5000000), 7, "limit"),
+    ("a loop without end", endless_loop(0), 7, "node 'loop': functions, loops and branches expand to more than"),
+    ("a loop of 2^62 iterations", endless_loop(1 << 62), 7, "node 'loop': functions, loops and branches expand to more than"),
+    ("a loop of three iterations", endless_loop(3), 0, ""),
     ("subgraphs 60 deep, no graph around them", nested_if(60), 3, ""),
 ]
 
 
-LIMIT = "ulimit -v 4194304; "
+# Peak memory is asked of a parent that is small itself: a child's counts from the fork on. An alarm outlives exec.
+LAUNCHER = """
+import os, resource, signal, sys
+seconds, limit_bytes = int(sys.argv[1]), int(sys.argv[2])
+pid = os.fork()
+if not pid:
+    if limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    signal.alarm(seconds)
+    os.execv(sys.argv[3], sys.argv[3:])
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status) % 256)
+"""
+LIMIT_BYTES = 4 << 30
 
 
 def can_be_limited(tessera):
     """The sanitizers reserve terabytes of addresses: their programs run without the limit on memory."""
-    return subprocess.run(["bash", "-c", LIMIT + 'exec "$@"', "-", tessera, "--help"], capture_output=True).returncode == 0
+    return launch(LIMIT_BYTES, tessera, "--help")[0] == 0
 
 
-def run(tessera, path, out, limit):
-    p = subprocess.run(["bash", "-c", limit + 'exec "$@"', "-", tessera, "compile", path, "--ranks", "2", "--zero", "3", "-o", out],
-                       capture_output=True, text=True, errors="replace", timeout=10 if limit else 60)
-    return p.returncode, p.stderr
+def launch(limit_bytes, *command):
+    """Exit code (above 128: a signal), stderr, peak memory in KiB."""
+    p = subprocess.run([sys.executable, "-I", "-S", "-c", LAUNCHER, "10" if limit_bytes else "60", str(limit_bytes), *command],
+                       capture_output=True, text=True, errors="replace")
+    return p.returncode, p.stderr, int(p.stdout.split()[-1])
 
 
 def main(tessera):
     passed = failed = 0
-    limit = LIMIT if can_be_limited(tessera) else ""
+    limit = LIMIT_BYTES if can_be_limited(tessera) else 0
 
     def record(title, wrong):
         nonlocal passed, failed
@@ -129,13 +164,16 @@ def main(tessera):
         def attempt(content):
             with open(path, "wb") as f:
                 f.write(content)
-            return run(tessera, path, out, limit)
+            return launch(limit, tessera, "compile", path, "--ranks", "2", "--zero", "3", "-o", out)
 
-        for title, content, code, part in CASES:
-            got, said = attempt(content)
-            record(title, "" if got == code and part in said else "exit %d (expected %d): %s" % (got, code, said.strip()[:200]))
         good = base().SerializeToString()
-        record("the good model", "" if attempt(good)[0] == 0 else "refused")
+        got, _, usual_kib = attempt(good)
+        record("the good model", "" if got == 0 else "refused")
+        for title, content, code, part in CASES:
+            got, said, kib = attempt(content)
+            record(title, "" if got == code and part in said else "exit %d (expected %d): %s" % (got, code, said.strip()[:200]))
+            room = usual_kib + 16384 + 32 * len(content) // 1024
+            record(title + ": memory", "%d KiB, more than %d" % (kib, room) if limit and kib > room else "")
         bad = [n for n in range(0, len(good), 7) if attempt(good[:n])[0] not in (0, 3, 4, 5, 7)]
         record("prefixes", "exit code is wrong for lengths %s" % bad if bad else "")
         random.seed(1)
@@ -143,7 +181,7 @@ def main(tessera):
             mutated = bytearray(good)
             for _ in range(random.randint(1, 4)):
                 mutated[random.randrange(len(mutated))] = random.randrange(256)
-            got, said = attempt(bytes(mutated))
+            got, said, _ = attempt(bytes(mutated))
             if got not in (0, 2, 3, 4, 5, 7):
                 record("mutation %d" % i, "exit %d: %s" % (got, said[-300:]))
         record("mutations", "")
