@@ -1,5 +1,5 @@
 // What the parts of the importer share while one model is imported: onnx_import (the whole), onnx_nodes (one node at a time), import_scope (what
-// names mean), import_known (what is known of values already), onnx_functions, onnx_control, onnx_sequence (what never reaches the IR), onnx_attrs,
+// names mean), import_known (what is known of values already), onnx_functions, onnx_control, onnx_sequence, onnx_composed (what never reaches the IR), onnx_attrs,
 // onnx_tensor, onnx_upgrade, param_rule.
 #ifndef TESSERA_IMPORT_STATE_H
 #define TESSERA_IMPORT_STATE_H
@@ -162,11 +162,12 @@ const OnnxFunction *find_function(const Import *import, const OnnxNode *node);  
 void import_call(const Site *site, const OnnxFunction *function);
 const OnnxNode *resolve_attrs(Import *import, const NameScope *scope, const OnnxNode *node, const char *label);
 
-// ---- onnx_control.c, onnx_sequence.c: handlers ----
+// ---- onnx_control.c, onnx_sequence.c, onnx_composed.c: handlers ----
 void import_if(const Site *site);
 void import_loop(const Site *site);
 void import_scan(const Site *site);
 bool import_sequence(const Site *site);                              // false: it is no operator on sequences or optionals
+bool import_composed(const Site *site);                              // false: it is no operator that others make up
 
 // ---- onnx_attrs.c ----
 // The tensors of a graph as constants; in a subgraph's scope, else (NULL) in the model's graph.
@@ -193,6 +194,7 @@ struct Draft {                    // a node on its way in
 };
 // Turns an older version of a standard operator into the meaning at IR_OPSET: attributes become inputs and so on.
 void upgrade_node(Draft *draft);
+bool upgrade_reads(const SchemaOp *from);      // also a version that the standard has withdrawn: GroupNormalization's first
 
 // ---- onnx_import.c ----
 MUST_USE Status describe_input(const Onnx__ValueInfoProto *info, ModelInput *out);

@@ -149,10 +149,11 @@ static bool check_standard(Site *site) {
   const SchemaOp *ever = schema ? schema : schema_find(domain, op, INT_MAX);
   if (!ever && import->form.kind == FORM_ORT && op_find("com.microsoft", op)) return true;      // ONNX Runtime leaves its domain out at some of its own
   if (!schema && import->form.kind == FORM_ORT) schema = ever;          // and its fusions make operators that are newer than the opset it imports
+  bool withdrawn = schema && schema->deprecated && !upgrade_reads(schema);
   if (!ever) import_problem(import, STATUS_MALFORMED, label, "%s is no operator of %s", op, *domain ? domain : "ai.onnx");
   else if (!schema) import_problem(import, STATUS_MALFORMED, label, "%s does not exist at opset %" PRId64 ", which the model imports", op, opset);
-  else if (schema->deprecated) import_problem(import, STATUS_MALFORMED, label, "%s was removed in opset %d; the model imports %" PRId64, op, schema->since, opset);
-  if (!schema || schema->deprecated) return false;
+  else if (withdrawn) import_problem(import, STATUS_MALFORMED, label, "%s was removed in opset %d; the model imports %" PRId64, op, schema->since, opset);
+  if (!schema || withdrawn) return false;
   site->schema = schema;
   int n_in = trimmed(head->input, head->n_input), n_out = trimmed(head->output, head->n_output);
   if (n_in < schema->min_inputs || n_in > schema->max_inputs)
@@ -272,7 +273,7 @@ static void import_node(Import *import, NameScope *scope, const OnnxNode *from) 
     check_required_attrs(&site);
     while (h < n_handlers && (!standard || strcmp(handlers[h].op, text_or_empty(from->head->op_type)))) h++;
     if (h < n_handlers) handlers[h].handle(&site);
-    else if (!standard || !import_sequence(&site)) import_row_node(&site);
+    else if (!import_composed(&site) && (!standard || !import_sequence(&site))) import_row_node(&site);
   }
   site_break(&site);
 }

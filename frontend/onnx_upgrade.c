@@ -1,4 +1,5 @@
 // Older versions of standard operators, brought to the meaning at IR_OPSET. Source: the change logs in onnx/docs/Changelog.md.
+#include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 
@@ -131,10 +132,28 @@ static void batch_training(Draft *draft) {
   if (node->n_outputs > 3) node->n_outputs = 3;
 }
 
-// Until 20 GroupNormalization had one scale and bias for a group.
+// Until 20 GroupNormalization had one scale and bias for a group: each channel gets its group's.
 static void group_factors(Draft *draft) {
-  import_problem(draft->import, STATUS_UNSUPPORTED, draft->node->name,
-                 "GroupNormalization of opset 18 to 20, whose scale and bias belong to groups, is not supported; that of opset 21 is");
+  Import *import = draft->import;
+  Node *node = draft->node;
+  const OnnxAttr *a = onnx_attr(draft->from, "num_groups");
+  int64_t groups = a ? a->head->i : 0;
+  const Type *x = node->n_inputs == 3 && node->inputs[0] ? import_type(import, node->inputs[0]) : NULL;
+  if (!x) {
+    if (!import->n_problems)
+      import_problem(import, STATUS_UNSUPPORTED, node->name, "the channels of its input are computed from data; they must follow from shapes and constants");
+    return;
+  }
+  int64_t channels = x->rank > 1 ? x->dims[1] : 0;
+  if (groups < 1 || channels < 1 || channels > INT32_MAX || channels % groups) {
+    import_problem(import, STATUS_MALFORMED, node->name, "its %" PRId64 " channels cannot be cut into %" PRId64 " groups", channels, groups);
+    return;
+  }
+  int64_t *group_of = ARENA_ARRAY(import->arena, int64_t, channels);
+  for (int64_t c = 0; c < channels; c++) group_of[c] = c / (channels / groups);
+  Value *index = import_int64s(import, hint(draft, "groups"), group_of, channels);
+  for (int i = 1; i < 3; i++)
+    if (node->inputs[i]) set_input(draft, i, add_node(draft, "Gather", i == 1 ? "scale" : "bias", 2, (Value *[]){node->inputs[i], index}, NULL));
 }
 
 // Until 10 Resize, and Upsample before it, had no roi; the coordinates were those of `asymmetric`, rounded down.
@@ -216,21 +235,28 @@ static const Upgrade upgrades[] = {
     {"Sinh", 9, 9, 23, NULL}, {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
     {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL},
     {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL}, {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL},
-    {"Sum", 8, 8, 23, NULL}, {"SwiGLU", 28, 28, 28, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
+    {"Sum", 8, 8, 23, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
     {"TensorScatter", 24, 24, 24, NULL}, {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input},
     {"Transpose", 1, 1, 25, NULL}, {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Upsample", 7, 10, 9, resize_asymmetric},
     {"Where", 9, 9, 23, NULL}, {"Xor", 7, 7, 23, NULL},
 };
 
+static const Upgrade *find_upgrade(const SchemaOp *from) {
+  for (size_t i = 0; i < sizeof upgrades / sizeof *upgrades; i++) {
+    const Upgrade *u = &upgrades[i];
+    if (!strcmp(u->op, from->name) && !*from->domain && from->since >= u->oldest && from->since <= u->newest) return u;
+  }
+  return NULL;
+}
+
+bool upgrade_reads(const SchemaOp *from) { return find_upgrade(from) != NULL; }
+
 void upgrade_node(Draft *draft) {
   const SchemaOp *from = draft->schema, *to = schema_find(from->domain, from->name, *from->domain ? INT_MAX : IR_OPSET);
   if (to == from) return;
-  for (size_t i = 0; i < sizeof upgrades / sizeof *upgrades; i++) {
-    const Upgrade *u = &upgrades[i];
-    if (strcmp(u->op, from->name) || *from->domain || from->since < u->oldest || from->since > u->newest) continue;
-    if (from->since < u->alike) u->fix(draft);
-    return;
-  }
-  import_problem(draft->import, STATUS_UNSUPPORTED, draft->node->name, "%s as defined at opset %d is not supported; its version of opset %d is", from->name,
-                 from->since, to ? to->since : IR_OPSET);
+  const Upgrade *u = find_upgrade(from);
+  if (u && from->since < u->alike) u->fix(draft);
+  if (!u)
+    import_problem(draft->import, STATUS_UNSUPPORTED, draft->node->name, "%s as defined at opset %d is not supported; its version of opset %d is", from->name,
+                   from->since, to ? to->since : IR_OPSET);
 }

@@ -9,7 +9,7 @@ import sys
 import onnx
 from onnx import defs, helper
 
-DOMAINS = ("", "ai.onnx.preview.training")
+DOMAINS = ("", "ai.onnx.preview", "ai.onnx.preview.training")
 INT32_MAX = 2**31 - 1
 
 

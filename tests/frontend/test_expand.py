@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Functions, If, Loop, Scan, sequences and optionals: each small model's loss as `tessera run` finds it against onnxruntime, and
+"""Functions, If, Loop, Scan, sequences, optionals and operators that are made of others: each small model's loss as `tessera run` finds it against onnxruntime, and
 what is refused with the reason.
 
     test_expand.py build/tessera
@@ -35,6 +35,18 @@ def finish(body, functions=""):
     return model
 
 
+def newest(body):
+    """The same at the newest opset of the package, which onnxruntime may not know."""
+    model = finish(body)
+    del model.opset_import[:]
+    model.opset_import.extend([onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version()), onnx.helper.make_opsetid("ai.onnx.preview", 1)])
+    return model
+
+
+ROWS = """m = MatMul (x, W) qs = Constant <value_ints: ints = [1,2,2,3]> () ks = Constant <value_ints: ints = [1,1,4,3]> ()
+        q = Reshape (m, qs) k = Reshape (x, ks) v = Reshape (m, ks) w1 = ReduceSum <keepdims = 0> (W) """
+TURNED = """t = Transpose (x) zero = Constant <value_ints: ints = [0]> () u = Unsqueeze (t, zero) ws = Constant <value_ints: ints = [3,1,3]> () w = Reshape (W, ws) """
+SPELT_SCORES = ROWS + "kt = Transpose <perm = [0,1,3,2]> (k) s0 = MatMul (q, kt) "
 LOOP = "{ h1 = MatMul (h, W) h2 = Tanh (h1) g = Identity (c) }"
 ACCEPTED = {
     "function in function": finish("z = own.outer (x, W)", """
@@ -70,12 +82,35 @@ ACCEPTED = {
         r = Loop (trips, go, q) <body = b (int64 i, bool c, seq(float[4,3]) s) => (bool g, seq(float[4,3]) s2)
         { f = Cast <to = 1> (i) mi = Mul (m, f) s2 = SequenceInsert (s, mi) g = Identity (c) }> z = ConcatFromSequence <axis = 0> (r)"""),
     "optional": finish("""o = Optional (x) h = OptionalHasElement (o) v = OptionalGetElement (o) hf = Cast <to = 1> (h) m = MatMul (v, W) z = Mul (m, hf)"""),
+    "GroupNormalization with factors of groups": finish("""us = Constant <value_ints: ints = [1,6,2]> () u = Reshape (x, us) zero = Constant <value_int: int = 0> ()
+        one = Constant <value_int: int = 1> () s = Gather (W, zero) b = Gather (W, one) z = GroupNormalization <num_groups = 3> (u, s, b)"""),
+    "SwiGLU": newest("m = MatMul (x, W) z = SwiGLU <alpha = 1.5> (m, x)"),
+    "CausalConvWithState": newest(TURNED + 'y, p = CausalConvWithState <activation = "silu"> (u, w) z = Concat <axis = 2> (y, p)'),
+    "CausalConvWithState behind a past": newest(TURNED + """a = Constant <value_ints: ints = [0]> () e = Constant <value_ints: ints = [2]> () two = Constant <value_ints: ints = [2]> ()
+        past = Slice (u, a, e, two) y, p = CausalConvWithState (u, w, , past) z = Concat <axis = 2> (y, p)"""),
+    "FlexAttention": newest(ROWS + "z = ai.onnx.preview.FlexAttention (q, k, v)"),
+    "FlexAttention with modifiers": newest(ROWS + """z = ai.onnx.preview.FlexAttention <scale = 0.4, softmax_precision = 11,
+        score_mod = sm (double[1,2,2,4] s) => (double[1,2,2,4] r) { wd = Cast <to = 11> (w1) c = Mul (s, wd) r = Tanh (c) },
+        prob_mod = pm (double[1,2,2,4] s) => (double[1,2,2,4] r) { r = Mul (s, s) }> (q, k, v)"""),
     "nodes in any order": finish("z = Add (m, c) c = If (p) <then_branch = t () => (float[4,3] a) { a = Neg (m) }, else_branch = e () => (float[4,3] b) { b = Identity (m) }> "
                                  "m = MatMul (x, W) p = Constant <value = bool {1}> ()"),
 }
 
 # What onnxruntime does not take: a plain model that is the same.
-SAME_AS = {"function with its own opset": finish("z = MatMul (x, W)"), "function that gives its input": finish("m = MatMul (x, W) z = Add (x, m)")}
+SAME_AS = {
+    "function with its own opset": finish("z = MatMul (x, W)"), "function that gives its input": finish("m = MatMul (x, W) z = Add (x, m)"),
+    "GroupNormalization with factors of groups": finish("""us = Constant <value_ints: ints = [1,3,4]> () u = Reshape (x, us) f = Constant <value_ints: ints = [3]> ()
+        zero = Constant <value_int: int = 0> () one = Constant <value_int: int = 1> () s = Gather (W, zero) b = Gather (W, one) z = InstanceNormalization (u, s, b)"""),
+    "SwiGLU": finish("m = MatMul (x, W) a = Constant <value_float: float = 1.5> () am = Mul (m, a) g = Sigmoid (am) mg = Mul (m, g) z = Mul (mg, x)"),
+    "CausalConvWithState": finish(TURNED + """ps = Constant <value_ints: ints = [0,0,2,0,0,0]> () j = Pad (u, ps) c = Conv <group = 3> (j, w) g = Sigmoid (c) y = Mul (c, g)
+        a = Constant <value_ints: ints = [4]> () e = Constant <value_ints: ints = [6]> () two = Constant <value_ints: ints = [2]> () p = Slice (j, a, e, two) z = Concat <axis = 2> (y, p)"""),
+    "CausalConvWithState behind a past": finish(TURNED + """a = Constant <value_ints: ints = [0]> () e = Constant <value_ints: ints = [2]> () two = Constant <value_ints: ints = [2]> ()
+        four = Constant <value_ints: ints = [4]> () past = Slice (u, a, e, two) j = Concat <axis = 2> (past, u) y = Conv <group = 3> (j, w) p = Slice (u, e, four, two)
+        z = Concat <axis = 2> (y, p)"""),
+    "FlexAttention": finish(SPELT_SCORES + "f = Constant <value_float: float = 0.57735026> () s1 = Mul (s0, f) p = Softmax (s1) z = MatMul (p, v)"),
+    "FlexAttention with modifiers": finish(SPELT_SCORES + """f = Constant <value_float: float = 0.4> () s1 = Mul (s0, f) s2 = Mul (s1, w1) s3 = Tanh (s2) p = Softmax (s3)
+        p2 = Mul (p, p) z = MatMul (p2, v)"""),
+}
 
 doubling = "".join('<domain: "own", opset_import: ["": 18, "own": 1]> f%d (a) => (r) { t = own.f%d (a) r = own.f%d (t) }\n' % (i, i + 1, i + 1) for i in range(40))
 REFUSED = {
@@ -86,6 +121,12 @@ REFUSED = {
     "branches of two shapes": (finish("""s = ReduceSum <keepdims = 0> (x) p = Cast <to = 9> (s)
         z = If (p) <then_branch = t () => (float[4,3] a) { a = MatMul (x, W) }, else_branch = e () => (float[3,3] b) { b = Neg (W) }>"""), 4, "float[3,3]"),
     "unknown attribute of a function": (finish("z = own.f <beta = 1.0> (x, W)", '<domain: "own", opset_import: ["": 18]> f (a, w) => (r) { r = MatMul (a, w) }'), 3, "no attribute 'beta'"),
+    "a gate of another shape": (newest("z = SwiGLU (x, W)"), 3, "must be alike"),
+    "an activation that is none": (newest(TURNED + 'y, p = CausalConvWithState <activation = "relu"> (u, w) z = Add (y, y)'), 3, 'must be silu, swish or none'),
+    "a past of another length": (newest(TURNED + "y, p = CausalConvWithState (u, w, , u) z = Add (y, y)"), 3, "past_state must be [1, 3, 2]"),
+    "a modifier that changes the shape": (newest(ROWS + """z = ai.onnx.preview.FlexAttention <score_mod = sm (float[1,2,2,4] s) => (float[] r)
+        { r = ReduceSum <keepdims = 0> (s) }> (q, k, v)"""), 3, "what score_mod gives is not of the type that it takes"),
+    "an unknown preview operator": (newest("z = ai.onnx.preview.FlexAttentio (x, x, x)"), 3, "FlexAttentio is no operator of ai.onnx.preview"),
     "position beyond the end": (finish("q = SequenceConstruct (x, W) i = Constant <value_int: int = 2> () z = SequenceAt (q, i)"), 3, "position 2 in a sequence of 2"),
 }
 
