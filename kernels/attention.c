@@ -2,12 +2,12 @@
 #include "attention.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost.h"
 #include "index_input.h"
 #include "ops.h"
+#include "wide.h"
 
 typedef struct AttentionAttrs {
   int64_t is_causal, kv_num_heads, q_num_heads, mode, left, right, softmax_precision;
@@ -162,45 +162,24 @@ static Status attention_begin(const KernelContext *c, Attention *a) {
   return NULL;
 }
 
-static bool is_real(const KernelContext *c, int i) { return has_input(c, i) && dtype_is_float(c->in[i].type->dtype); }
 static int64_t mask_elems(const KernelContext *c) { return has_input(c, IN_MASK) ? in_elems(c, IN_MASK) : 0; }
 
-// The specification works on copies in double, on the heap: it is never on the fast path.
 static Status attention_ref(const KernelContext *c) {
   Attention a;
+  WideOperands w;
   TRY(attention_begin(c, &a));
   bool back = is_gradient(c->node);
-  int64_t elems = attention_space_elems(&a, back) + 1;
-  for (int i = 0; i < c->n_in; i++) elems += is_real(c, i) ? in_elems(c, i) : 0;
-  for (int o = 0; o < c->n_out; o++) elems += has_output(c, o) ? out_elems(c, o) : 0;
-  double *space = malloc(sizeof(double) * (size_t)elems), *at = space;
-  if (!space) FAIL(RESOURCE, c->node->name, "no memory for %lld elements", (long long)elems);
-  void *in[N_IN] = {0}, *out[N_GRADS] = {0};
-  for (int i = 0; i < c->n_in; i++) {
-    if (!is_real(c, i)) continue;
-    elements_convert(at, DTYPE_F64, c->in[i].data, c->in[i].type->dtype, in_elems(c, i));
-    in[i] = at;
-    at += in_elems(c, i);
-  }
-  for (int o = 0; o < c->n_out; o++) {
-    if (!has_output(c, o)) continue;
-    out[o] = at;
-    at += out_elems(c, o);
-  }
-  walk_f64(&a, back, in, out, mask_elems(c), c->loops, at);
-  for (int o = 0; o < c->n_out; o++)
-    if (out[o]) elements_convert(c->out[o].data, c->out[o].type->dtype, out[o], DTYPE_F64, out_elems(c, o));
-  free(space);
+  TRY(wide_begin(c, attention_space_elems(&a, back), &w));
+  walk_f64(&a, back, w.in, w.out, mask_elems(c), c->loops, w.space);
+  wide_end(c, &w);
   return NULL;
 }
 
 static Status attention_cpu(const KernelContext *c) {
   Attention a;
   TRY(attention_begin(c, &a));
-  void *in[N_IN] = {0}, *out[N_GRADS] = {0};
-  for (int i = 0; i < c->n_in; i++) in[i] = is_real(c, i) ? c->in[i].data : NULL;
-  for (int o = 0; o < c->n_out; o++) out[o] = has_output(c, o) ? c->out[o].data : NULL;
-  walk_f32(&a, is_gradient(c->node), in, out, mask_elems(c), c->loops, c->workspace);
+  WideOperands w = wide_as_they_lie(c);
+  walk_f32(&a, is_gradient(c->node), w.in, w.out, mask_elems(c), c->loops, w.space);
   return NULL;
 }
 

@@ -1,44 +1,12 @@
 // The arithmetic of attention and its gradient. Compiled as it is in double; attention_walk_f32.c includes it for float. Products are sums of rows:
 // keys and values lie transposed in workspace, so that one axpy serves all keys.
 #include "attention.h"
+#include "wide_loops.h"
 
 #include <math.h>
 #include <string.h>
 
-#ifdef ATTENTION_FLOAT
-typedef float Real;
-#define NAME(stem) stem##_f32
-static void axpy(const Loops *loops, Real *out, Real s, const Real *a, int64_t n) { loops->axpy(out, s, a, n); }
-static double dot(const Loops *loops, const Real *a, const Real *b, int64_t n) { return loops->dot(a, b, n); }
-static void exp_less(const Loops *loops, Real *x, Real less, int64_t n) {
-  loops->add_s(x, x, -less, n);
-  loops->exp(x, x, n);
-}
-static void tanh_all(const Loops *loops, Real *x, int64_t n) { loops->tanh(x, x, n); }
-static double sum(const Loops *loops, const Real *x, int64_t n) { return loops->sum(x, n); }
-#else
-typedef double Real;
-#define NAME(stem) stem##_f64
-static void axpy(const Loops *loops, Real *out, Real s, const Real *a, int64_t n) {
-  for (int64_t i = 0; i < n; i++) out[i] += s * a[i];
-}
-static double dot(const Loops *loops, const Real *a, const Real *b, int64_t n) {
-  double total = 0;
-  for (int64_t i = 0; i < n; i++) total += a[i] * b[i];
-  return total;
-}
-static void exp_less(const Loops *loops, Real *x, Real less, int64_t n) {
-  for (int64_t i = 0; i < n; i++) x[i] = exp(x[i] - less);
-}
-static void tanh_all(const Loops *loops, Real *x, int64_t n) {
-  for (int64_t i = 0; i < n; i++) x[i] = tanh(x[i]);
-}
-static double sum(const Loops *loops, const Real *x, int64_t n) {
-  double total = 0;
-  for (int64_t i = 0; i < n; i++) total += x[i];
-  return total;
-}
-
+#ifndef WIDE_FLOAT
 int64_t attention_space_elems(const Attention *a, bool back) {
   int64_t keys = a->total * (a->head + a->v_head);
   return keys + 3 * a->total + (back ? 2 * keys + 2 * a->total : 0);   // transposed and plain keys and values, their gradients, rows

@@ -1,3 +1,3 @@
 // The attention walk in float: the same text as in double.
-#define ATTENTION_FLOAT
+#define WIDE_FLOAT
 #include "attention_walk.c"

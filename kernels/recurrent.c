@@ -3,13 +3,13 @@
 #include "recurrent.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "cost.h"
 #include "index_input.h"
 #include "ops.h"
+#include "wide.h"
 
 typedef struct RecurrentAttrs {
   AttrStrings activations;
@@ -216,42 +216,22 @@ static void walk_f32(const Recurrent *r, bool back, void *const *in, void *const
   recurrent_backward_f32(r, &io, &g, lengths, loops, space);
 }
 
-// The specification works on copies in double, on the heap: it is never on the fast path.
 static Status recurrent_ref(const KernelContext *c) {
   Recurrent r;
+  WideOperands w;
   TRY(recurrent_make(c->node, &r));
   bool back = is_gradient(c->node);
-  int64_t elems = recurrent_space_elems(&r, back);
-  for (int i = 0; i < c->n_in; i++) elems += has_input(c, i) && i != IN_LENGTHS ? in_elems(c, i) : 0;
-  for (int o = 0; o < c->n_out; o++) elems += has_output(c, o) ? out_elems(c, o) : 0;
-  double *space = malloc(sizeof(double) * (size_t)(elems ? elems : 1)), *at = space;
-  if (!space) FAIL(RESOURCE, c->node->name, "no memory for %lld elements", (long long)elems);
-  void *in[N_IN] = {0}, *out[N_GRADS] = {0};
-  for (int i = 0; i < c->n_in; i++) {
-    if (!has_input(c, i) || i == IN_LENGTHS) continue;
-    elements_convert(at, DTYPE_F64, c->in[i].data, c->in[i].type->dtype, in_elems(c, i));
-    in[i] = at;
-    at += in_elems(c, i);
-  }
-  for (int o = 0; o < c->n_out; o++) {
-    if (!has_output(c, o)) continue;
-    out[o] = at;
-    at += out_elems(c, o);
-  }
-  walk_f64(&r, back, in, out, has_input(c, IN_LENGTHS) ? &c->in[IN_LENGTHS] : NULL, c->loops, at);
-  for (int o = 0; o < c->n_out; o++)
-    if (out[o]) elements_convert(c->out[o].data, c->out[o].type->dtype, out[o], DTYPE_F64, out_elems(c, o));
-  free(space);
+  TRY(wide_begin(c, recurrent_space_elems(&r, back), &w));
+  walk_f64(&r, back, w.in, w.out, has_input(c, IN_LENGTHS) ? &c->in[IN_LENGTHS] : NULL, c->loops, w.space);
+  wide_end(c, &w);
   return NULL;
 }
 
 static Status recurrent_cpu(const KernelContext *c) {
   Recurrent r;
   TRY(recurrent_make(c->node, &r));
-  void *in[N_IN] = {0}, *out[N_GRADS] = {0};
-  for (int i = 0; i < c->n_in; i++) in[i] = has_input(c, i) ? c->in[i].data : NULL;
-  for (int o = 0; o < c->n_out; o++) out[o] = has_output(c, o) ? c->out[o].data : NULL;
-  walk_f32(&r, is_gradient(c->node), in, out, has_input(c, IN_LENGTHS) ? &c->in[IN_LENGTHS] : NULL, c->loops, c->workspace);
+  WideOperands w = wide_as_they_lie(c);
+  walk_f32(&r, is_gradient(c->node), w.in, w.out, has_input(c, IN_LENGTHS) ? &c->in[IN_LENGTHS] : NULL, c->loops, w.space);
   return NULL;
 }
 

@@ -1,31 +1,18 @@
 // The arithmetic of RNN, GRU and LSTM, forward and back through time. Compiled as it is in double; recurrent_walk_f32.c includes it for float.
 // Products are rows times rows of a transposed weight matrix: one axpy per element of the left operand, in a fixed order.
 #include "recurrent.h"
+#include "wide_loops.h"
 
 #include <math.h>
 #include <string.h>
 
-#ifdef RECURRENT_FLOAT
-typedef float Real;
-#define NAME(stem) stem##_f32
-#else
-typedef double Real;
-#define NAME(stem) stem##_f64
-
+#ifndef WIDE_FLOAT
 int64_t recurrent_space_elems(const Recurrent *r, bool trace) {
   int64_t gh = r->gates * r->hidden, bh = r->batch * r->hidden, slots = trace ? r->steps + 1 : 2;
   int64_t weights = (r->input + r->hidden + 2) * gh, per_slot = (trace ? 2 : 1) * r->batch * gh + 5 * bh;
   return weights + slots * per_slot + (trace ? 2 * r->batch * gh + 6 * bh : bh) + r->hidden;
 }
 #endif
-
-static void axpy(const Loops *loops, Real *out, Real s, const Real *a, int64_t n) {
-#ifdef RECURRENT_FLOAT
-  loops->axpy(out, s, a, n);
-#else
-  for (int64_t i = 0; i < n; i++) out[i] += s * a[i];
-#endif
-}
 
 // Rows of equal length at a stride.
 typedef struct Matrix { const Real *data; int64_t stride; } Matrix;

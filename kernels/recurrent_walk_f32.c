@@ -1,3 +1,3 @@
 // The recurrent walk in float: the same text as in double.
-#define RECURRENT_FLOAT
+#define WIDE_FLOAT
 #include "recurrent_walk.c"
