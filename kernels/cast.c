@@ -107,6 +107,18 @@ static bool cast_common(const KernelContext *c) {
   PAIR(I64, int64_t, BOOL, bool)
   PAIR(I32, int32_t, I64, int64_t)
   PAIR(BOOL, bool, I64, int64_t)
+#define HALF(id, widen, narrow)                                                                  \
+  if (c->in[0].type->dtype == DTYPE_##id && c->out[0].type->dtype == DTYPE_F32) {                \
+    c->loops->widen(c->out[0].data, c->in[0].data, n);                                           \
+    return true;                                                                                 \
+  }                                                                                              \
+  if (c->in[0].type->dtype == DTYPE_F32 && c->out[0].type->dtype == DTYPE_##id) {                \
+    c->loops->narrow(c->out[0].data, c->in[0].data, n);                                          \
+    return true;                                                                                 \
+  }
+  HALF(BF16, widen_bf16, narrow_bf16)
+  HALF(F16, widen_f16, narrow_f16)
+#undef HALF
 #undef PAIRS_TO
 #undef PAIR
   return false;

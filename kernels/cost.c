@@ -131,6 +131,6 @@ NodeCost node_cost(const Node *node, Isa isa) {
   count_bytes(node, &cost);
   if (node->op->cost) node->op->cost(node, &cost);
   else default_work(node, &cost);
-  if (node->op->run_cpu && !kernel_uses_cpu(node, isa)) as_reference(&cost);
+  if (node->op->run_cpu && kernel_choice(node, isa) == KERNEL_REFERENCE) as_reference(&cost);
   return cost;
 }

@@ -5,21 +5,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A row of domain tessera may take f64 control scalars (scale, lr, inverse_count) beside its f32 tensors.
-static bool is_control(const Node *node, const Type *type) {
+#include "widened.h"
+
+bool kernel_is_control(const Node *node, const Type *type) {
   return !strcmp(node->op->domain, "tessera") && type->dtype == DTYPE_F64 && type->rank == 0;
 }
 
-bool kernel_uses_cpu(const Node *node, Isa isa) {
-  if (!node->op->run_cpu || isa == ISA_SCALAR) return false;
-  bool any_f32 = false;
+static bool all_floats_are_f32(const Node *node) {
+  bool any = false;
   for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
     const Value *v = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
     if (!v || !dtype_is_float(v->type.dtype)) continue;
-    if (v->type.dtype == DTYPE_F32) any_f32 = true;
-    else if (!is_control(node, &v->type)) return false;
+    if (v->type.dtype == DTYPE_F32) any = true;
+    else if (!kernel_is_control(node, &v->type)) return false;
   }
-  return any_f32;
+  return any;
+}
+
+KernelChoice kernel_choice(const Node *node, Isa isa) {
+  if (!node->op->run_cpu || isa == ISA_SCALAR) return KERNEL_REFERENCE;
+  if (all_floats_are_f32(node)) return KERNEL_FAST;
+  return widened_applies(node) ? KERNEL_WIDENED : KERNEL_REFERENCE;
+}
+
+Status kernel_temporaries(KernelPrepare *prepare) {
+  switch (kernel_choice(prepare->node, prepare->isa)) {
+  case KERNEL_REFERENCE: break;
+  case KERNEL_FAST: return prepare->node->op->workspace ? prepare->node->op->workspace(prepare) : STATUS_OK;
+  case KERNEL_WIDENED: return widened_workspace(prepare);
+  }
+  return STATUS_OK;
+}
+
+Status kernel_prepare(KernelPrepare *prepare, KernelRun *out) {
+  const Op *op = prepare->node->op;
+  KernelChoice choice = kernel_choice(prepare->node, prepare->isa);
+  *out = choice == KERNEL_REFERENCE ? op->run_ref : choice == KERNEL_FAST ? op->run_cpu : widened_run;
+  if (choice == KERNEL_WIDENED) return widened_prepare(prepare);
+  TRY(kernel_temporaries(prepare));
+  return choice == KERNEL_FAST && op->prepare ? op->prepare(prepare) : STATUS_OK;
 }
 
 enum { TEMPORARY_ALIGN_BYTES = 64 };
@@ -33,24 +57,23 @@ static Status temporary_alloc(const Node *node, const char *what, int64_t bytes,
   return NULL;
 }
 
-// Workspace, prepared state and the run itself; the caller frees what `prepare` and the two pointers hold, also after an error.
-static Status run_cpu_once(KernelContext *context, KernelPrepare *prepare) {
-  const Node *node = context->node;
-  if (node->op->workspace) TRY(node->op->workspace(prepare));
-  TRY(temporary_alloc(node, "workspace", prepare->workspace_bytes, &context->workspace));
-  TRY(temporary_alloc(node, "scratch", prepare->scratch_bytes, &context->scratch));
-  if (node->op->prepare) TRY(node->op->prepare(prepare));
+// Temporaries, prepared state and the run itself; the caller frees what `prepare` and the two pointers hold, also after an error.
+static Status run_once(KernelContext *context, KernelPrepare *prepare) {
+  KernelRun run;
+  TRY(kernel_prepare(prepare, &run));
+  TRY(temporary_alloc(context->node, "workspace", prepare->workspace_bytes, &context->workspace));
+  TRY(temporary_alloc(context->node, "scratch", prepare->scratch_bytes, &context->scratch));
   context->prepared = prepare->prepared;
-  return node->op->run_cpu(context);
+  return run(context);
 }
 
 Status kernel_run_once(const Node *node, const Tensor *in, const Tensor *out, Isa isa, bool reference) {
   static const RunClock first = {.micro_per_rank = 1};
   KernelContext context = {.node = node, .in = in, .n_in = node->n_inputs, .out = out, .n_out = node->n_outputs,
                            .loops = loops_for(isa), .isa = isa, .clock = &first};
-  if (reference || !kernel_uses_cpu(node, isa)) return node->op->run_ref(&context);
+  if (reference) return node->op->run_ref(&context);
   KernelPrepare prepare = {.node = node, .isa = isa};
-  Status status = run_cpu_once(&context, &prepare);
+  Status status = run_once(&context, &prepare);
   if (prepare.destroy) prepare.destroy(prepare.prepared);
   free(context.workspace);
   free(context.scratch);

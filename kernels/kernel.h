@@ -78,16 +78,26 @@ struct KernelPrepare {
   void (*destroy)(void *prepared);
 };
 
-// Runs a node on whole tensors outside any plan: constant folding, operator tests, the f64 reference. Kernels are chosen as the executor
-// does: run_cpu where it exists, `isa` is not SCALAR and all float tensors are f32; run_ref otherwise or when `reference`.
-// Outputs are written to out[i].data, allocated by the caller.
+// Which kernel runs a node, the one choice of plans, proofs, executor and tests: run_cpu where it exists, `isa` is not SCALAR and all float tensors are
+// f32; the same on widened copies where some are f16 or bf16 (widened.h); else run_ref.
+typedef enum KernelChoice { KERNEL_REFERENCE, KERNEL_FAST, KERNEL_WIDENED } KernelChoice;
+KernelChoice kernel_choice(const Node *node, Isa isa);
+
+// For prepare->node and isa: the temporaries that the chosen kernel needs; 0 and 0 when none.
+MUST_USE Status kernel_temporaries(KernelPrepare *prepare);
+// The chosen kernel, its temporaries and its prepared state (prepare->destroy ends it).
+typedef Status (*KernelRun)(const KernelContext *context);
+MUST_USE Status kernel_prepare(KernelPrepare *prepare, KernelRun *out);
+
+// A scalar f64 operand of a row of domain tessera (scale, lr, inverse_count): it stands beside f32 tensors.
+bool kernel_is_control(const Node *node, const Type *type);
+
+// Runs a node on whole tensors outside any plan: constant folding, operator tests, the f64 reference. The kernel is kernel_choice's, or run_ref
+// when `reference`. Outputs are written to out[i].data, allocated by the caller.
 MUST_USE Status kernel_run_once(const Node *node, const Tensor *in, const Tensor *out, Isa isa, bool reference);
 
 // What bits depend on besides the plan: ISA, matrix library and its version, operand layouts: "avx512 onednn-2.6.3 plain".
 void kernel_numerics_key(Isa isa, char *out, size_t out_bytes);
-
-// Does the executor use run_cpu for this node?
-bool kernel_uses_cpu(const Node *node, Isa isa);
 
 // A hyper-parameter written as a decimal string (docs/operators.md): the attribute's value in [min, max], or MALFORMED naming both.
 MUST_USE Status kernel_parse_decimal(const Node *node, const char *attribute, const char *text, double min, double max, double *out);

@@ -133,6 +133,30 @@ static inline float gelu_tanh_slope(float x) {
   return FMA(0.5f * x * inner, tail, FMA(0.5f, t, 0.5f));
 }
 
+// bf16: the upper half of an f32. f16: its exponent is 5 bits, so a product with a power of two moves it, denormals included.
+static inline float bf16_widened(uint16_t h) { return float_of((uint32_t)h << 16); }
+static inline uint16_t bf16_narrowed(float x) {
+  uint32_t u = bits_of(x), rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : rounded);
+}
+static inline float f16_widened(uint16_t h) {
+  uint32_t size = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+  uint32_t finite = bits_of(float_of(size) * 0x1p112f);
+  return float_of(sign | (size >= 0x0f800000u ? size | 0x7f800000u : finite));
+}
+static inline uint16_t f16_narrowed(float x) {
+  uint32_t u = bits_of(x), size = u & 0x7fffffffu, sign = u >> 16 & 0x8000u;
+  uint32_t normal = (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13;
+  uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000u;      // the sum rounds at 2^-24, the last bit of a denormal
+  uint32_t finite = size < 0x38800000u ? small : size >= 0x477ff000u ? 0x7c00u : normal;
+  return (uint16_t)(sign | (size > 0x7f800000u ? 0x7e00u | (size >> 13 & 0x1ffu) : finite));
+}
+
+static void loop_widen_bf16(float *out, const uint16_t *a, int64_t n) { EACH out[i] = bf16_widened(a[i]); }
+static void loop_widen_f16(float *out, const uint16_t *a, int64_t n) { EACH out[i] = f16_widened(a[i]); }
+static void loop_narrow_bf16(uint16_t *out, const float *a, int64_t n) { EACH out[i] = bf16_narrowed(a[i]); }
+static void loop_narrow_f16(uint16_t *out, const float *a, int64_t n) { EACH out[i] = f16_narrowed(a[i]); }
+
 static void loop_add(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] + b[i]; }
 static void loop_sub(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] - b[i]; }
 static void loop_mul(float *out, const float *a, const float *b, int64_t n) { EACH out[i] = a[i] * b[i]; }
@@ -307,5 +331,6 @@ const Loops TABLE_OF(LOOPS_ISA) = {
   .exp = loop_exp, .log = loop_log, .tanh = loop_tanh, .erf = loop_erf, .sigmoid = loop_sigmoid, .sqrt = loop_sqrt,
   .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
   .gelu = loop_gelu, .gelu_grad = loop_gelu_grad, .gelu_tanh = loop_gelu_tanh, .gelu_tanh_grad = loop_gelu_tanh_grad,
+  .widen_bf16 = loop_widen_bf16, .widen_f16 = loop_widen_f16, .narrow_bf16 = loop_narrow_bf16, .narrow_f16 = loop_narrow_f16,
   .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .random = loop_random, .adam = loop_adam, .sgd = loop_sgd,
 };

@@ -49,6 +49,11 @@ typedef struct Loops {
   void (*gelu_grad)(float *dx, const float *x, const float *dy, int64_t n);
   void (*gelu_tanh)(float *out, const float *a, int64_t n);            // its approximation through tanh
   void (*gelu_tanh_grad)(float *dx, const float *x, const float *dy, int64_t n);
+  // Between f32 and the 16-bit floats: exact to f32, rounded to nearest even from it; NaN stays NaN. As element_read and element_write do it.
+  void (*widen_bf16)(float *out, const uint16_t *a, int64_t n);
+  void (*widen_f16)(float *out, const uint16_t *a, int64_t n);
+  void (*narrow_bf16)(uint16_t *out, const float *a, int64_t n);
+  void (*narrow_f16)(uint16_t *out, const float *a, int64_t n);
   float (*max)(const float *a, int64_t n);                             // -inf for n = 0; NaN if any is NaN
   double (*sum)(const float *a, int64_t n);                            // f64, fixed order that depends on n only
   double (*sum_squares)(const float *a, float scale, int64_t n);       // of (f32)(a * scale), f64, fixed order

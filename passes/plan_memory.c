@@ -199,9 +199,8 @@ static bool writes_region(const Graph *g, const Node *n, int32_t *region) {
 }
 
 static Status place_temporaries(Memory *m, Node *n, Isa isa) {
-  if (!n->op->workspace || !kernel_uses_cpu(n, isa)) return STATUS_OK;
   KernelPrepare p = {.node = n, .isa = isa};
-  TRY(n->op->workspace(&p));
+  TRY(kernel_temporaries(&p));
   Buffer b = {.name = n->name, .scope = SCOPE_RANK, .first = n->id, .last = n->id};
   if (p.workspace_bytes) {
     b.category = CATEGORY_WORKSPACE;

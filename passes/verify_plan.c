@@ -108,9 +108,8 @@ static void check_workspace(Proof *p, const Node *node, Isa isa) {
       proof_defect(p, "workspace", node, NULL, "step '%s' uses buffer %d of %zu", node->name, buffers[i], g->n_buffers);
       return;
     }
-  if (!node->op->workspace || !kernel_uses_cpu(node, isa)) return;
   KernelPrepare need = {.node = node, .isa = isa};
-  Status status = node->op->workspace(&need);
+  Status status = kernel_temporaries(&need);
   if (status) {
     bool broken = status_code(status) == STATUS_MALFORMED;   // all else is not the plan's: this machine may lack what the plan was made for, or memory
     if (broken) proof_defect(p, "workspace", node, NULL, "step '%s': %s", node->name, status->what);

@@ -104,13 +104,9 @@ static Status prepare_step(const Graph *graph, const Node *n, Step *step) {
     step->view_bytes = (c->comm->size - 1) * value_bytes(n->inputs[0]);
     return NULL;
   }
-  step->run = n->op->run_ref;
-  if (!kernel_uses_cpu(n, c->isa)) return NULL;
-  step->run = n->op->run_cpu;
-  if (n->op->workspace) TRY(n->op->workspace(&step->prepare));
+  TRY(kernel_prepare(&step->prepare, &step->run));
   TRY(check_room(graph, n, n->workspace, step->prepare.workspace_bytes, "workspace"));
   TRY(check_room(graph, n, n->scratch, step->prepare.scratch_bytes, "scratch"));
-  if (n->op->prepare) TRY(n->op->prepare(&step->prepare));
   c->prepared = step->prepare.prepared;
   return NULL;
 }

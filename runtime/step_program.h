@@ -10,7 +10,7 @@
 
 typedef struct Step {
   KernelContext context;
-  Status (*run)(const KernelContext *context);   // NULL: nothing to compute (a view, or a guard alone)
+  KernelRun run;                                   // NULL: nothing to compute (a view, or a guard alone)
   int64_t view_bytes;                            // logical bytes that a gather by view stands for
   KernelPrepare prepare;
 } Step;

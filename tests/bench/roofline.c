@@ -105,7 +105,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < g->n_nodes; i++) {
     const Node *n = g->nodes[i];
     int64_t times = n->phase == PHASE_MICRO ? g->recipe.micro_per_rank : n->phase == PHASE_UPDATE;
-    if (is_product(n->op) && kernel_uses_cpu(n, isa)) {
+    if (is_product(n->op) && kernel_choice(n, isa) == KERNEL_FAST) {
       products += k * kernel_ms(n, isa);
       continue;
     }

@@ -12,7 +12,7 @@ typedef struct Reader {
   const char *at, *line;
   Arena *arena;
   uint64_t random;
-  bool widen;
+  Dtype floats;                          // what float becomes; NONE: stays
 } Reader;
 
 #define SYNTAX(r, ...) FAIL(MALFORMED, NULL, "column %d: " __VA_ARGS__)
@@ -99,7 +99,7 @@ static Status read_type(Reader *r, Type *type) {
   char *name = word(r);
   *type = (Type){.dtype = dtype_from_name(name)};
   if (!type->dtype) SYNTAX(r, "'%s' is no type", COLUMN(r), name);
-  if (r->widen && type->dtype == DTYPE_F32) type->dtype = DTYPE_F64;
+  if (r->floats && type->dtype == DTYPE_F32) type->dtype = r->floats;
   if (*r->at != '[') return STATUS_OK;
   r->at++;
   while (!take(r, "]")) {
@@ -219,7 +219,7 @@ static Status read_attribute(Reader *r, OpCase *c, const AttrSpec *spec) {
   switch (spec->type) {
   case ATTR_INT:
     *(int64_t *)at = strtoll(r->at, &end, 0);
-    if (r->widen && *(int64_t *)at == DTYPE_F32 && (!strcmp(spec->name, "to") || !strcmp(spec->name, "dtype"))) *(int64_t *)at = DTYPE_F64;
+    if (r->floats && *(int64_t *)at == DTYPE_F32 && (!strcmp(spec->name, "to") || !strcmp(spec->name, "dtype"))) *(int64_t *)at = r->floats;
     break;
   case ATTR_FLOAT: *(float *)at = strtof(r->at, &end); break;
   case ATTR_STRING:
@@ -310,8 +310,8 @@ static Status read_expected(Reader *r, OpCase *c) {
   return STATUS_OK;
 }
 
-Status op_case_parse(const char *line, bool widen, Arena *arena, OpCase *c) {
-  Reader r = {.at = line, .line = line, .arena = arena, .random = UINT64_C(88172645463325252), .widen = widen};
+Status op_case_parse(const char *line, Dtype floats, Arena *arena, OpCase *c) {
+  Reader r = {.at = line, .line = line, .arena = arena, .random = UINT64_C(88172645463325252), .floats = floats};
   for (const char *s = line; *s; s++) r.random = (r.random ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
   *c = (OpCase){.graph = graph_create(arena, "case"), .tolerance = 2e-6};
   c->graph->opset = IR_OPSET;

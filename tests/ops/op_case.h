@@ -28,8 +28,9 @@ typedef struct OpCase {
   const char *fails_code, *fails_text;   // NULL: must succeed
 } OpCase;
 
-// Builds the case in `arena`; the node is not inferred. `widen`: float becomes double, for gradients. Errors: MALFORMED with the column.
-MUST_USE Status op_case_parse(const char *line, bool widen, Arena *arena, OpCase *out);
+// Builds the case in `arena`; the node is not inferred. float becomes `floats` (NONE: stays): double for gradients, the 16-bit floats for their
+// kernels. Errors: MALFORMED with the column.
+MUST_USE Status op_case_parse(const char *line, Dtype floats, Arena *arena, OpCase *out);
 
 // `bytes` bytes aligned to 64 with a guard behind them, filled with `fill`.
 void *op_case_buffer(Arena *arena, int64_t bytes, int fill);

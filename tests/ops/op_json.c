@@ -61,7 +61,7 @@ static json_t *attribute_json(const Node *node, const AttrSpec *spec) {
 Status op_json_case(const char *file, int line_number, const char *line, Arena *arena, OpJson *json) {
   ARENA_GUARD(arena);
   OpCase c;
-  TRY(op_case_parse(line, false, arena, &c));
+  TRY(op_case_parse(line, DTYPE_NONE, arena, &c));
   if (c.fails_code) ARENA_RETURN(arena, STATUS_OK);
   Node *n = c.node;
   TRY(node_infer(c.graph, n));

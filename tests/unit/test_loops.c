@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "../../ir/weights.h"
 #include "../../kernels/loops.h"
 
 enum { MARGIN = 40 };
@@ -121,6 +122,36 @@ static void test_map_bits(void **state) {
       if (!same(part, whole, LENGTH)) fail_msg("%s %s: other bits in place", isa_name(isa), functions[f].name);
     }
   }
+}
+
+// Every 16-bit float, and f32 of all sizes with the ties between 16-bit neighbours: as element_read and element_write have it.
+static void test_halves(void **state) {
+  enum { BLOCK = 4096 };
+  static const Dtype dtypes[] = {DTYPE_BF16, DTYPE_F16};
+  static float x[BLOCK];
+  static uint16_t h[BLOCK];
+  for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++)
+    for (int d = 0; d < 2 && isa_available(isa); d++) {
+      const Loops *l = loops_for(isa);
+      for (uint32_t from = 0; from < 65536; from += BLOCK) {
+        for (int i = 0; i < BLOCK; i++) h[i] = (uint16_t)(from + (uint32_t)i);
+        (d ? l->widen_f16 : l->widen_bf16)(x, h, BLOCK);
+        for (int i = 0; i < BLOCK; i++) {
+          float exact = (float)element_read(h, dtypes[d], i);
+          if (!same(&x[i], &exact, 1)) fail_msg("%s: %s %04x widens to %a, not %a", isa_name(isa), dtype_name(dtypes[d]), h[i], (double)x[i], (double)exact);
+        }
+      }
+      for (uint64_t from = 0; from < UINT64_C(1) << 32; from += (uint64_t)BLOCK * 2039) {
+        for (int i = 0; i < BLOCK; i++) x[i] = float_of((uint32_t)(from + (uint64_t)i * 2039) & (i % 3 ? ~0u : i % 2 ? 0xffff8000u : 0xfffff000u));
+        (d ? l->narrow_f16 : l->narrow_bf16)(h, x, BLOCK);
+        for (int i = 0; i < BLOCK; i++) {
+          uint16_t exact;
+          element_write(&exact, dtypes[d], 0, (double)x[i]);
+          if (h[i] != exact && !isnan(x[i])) fail_msg("%s: %a narrows to %s %04x, not %04x", isa_name(isa), (double)x[i], dtype_name(dtypes[d]), h[i], exact);
+          if (isnan(x[i]) && !isnan(element_read(h, dtypes[d], i))) fail_msg("%s: NaN narrows to %s %04x", isa_name(isa), dtype_name(dtypes[d]), h[i]);
+        }
+      }
+    }
 }
 
 typedef struct Pair { const char *name; size_t offset; } Pair;
@@ -294,7 +325,7 @@ int main(int argc, char **argv) {
   uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1021;
   stride += stride == 0;
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_pair_bits),
+    cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_halves), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_pair_bits),
     cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
     cmocka_unit_test(test_random), cmocka_unit_test(test_names),
   };

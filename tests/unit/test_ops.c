@@ -1,7 +1,7 @@
 // Every line of tests/ops/*.txt (op_case.h has the syntax), through five checks:
 //   the inferred type is the produced one: exactly its bytes are written, all of them;
 //   the fast kernel agrees with the reference on every instruction set of this machine, and those among each other to the bit where no matrix
-//   library is involved; results in place (alias) are those out of place;
+//   library is involved; results in place (alias) are those out of place; so does the fast kernel on 16-bit floats, where it takes them;
 //   expected values, where given;
 //   the gradient that the row emits equals finite differences, all in f64 by the reference kernels;
 //   print -> parse -> print is the identity.
@@ -24,6 +24,8 @@
 #include "../ops/op_json.h"
 
 typedef struct Place { const char *file; int line; int problems; } Place;
+
+static int n_widened;        // cases that ran in 16 bits
 
 static void problem(Place *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void problem(Place *p, const char *format, ...) {
@@ -143,7 +145,7 @@ static void check_fast(Place *p, Arena *arena, const OpCase *c, const Tensor *re
   Tensor first[OP_CASE_OUTPUTS], out[OP_CASE_OUTPUTS];
   bool have_first = false;
   for (Isa isa = ISA_AVX2; isa < ISA_COUNT; isa++) {
-    if (!isa_available(isa) || !kernel_uses_cpu(c->node, isa)) continue;
+    if (!isa_available(isa) || kernel_choice(c->node, isa) == KERNEL_REFERENCE) continue;
     if (c->node->op->prepare && isa != isa_best()) continue;   // the matrix library has one instruction set per process
     if (!run_outputs(p, arena, c, isa, false, out)) return;
     for (int i = 0; i < c->node->n_outputs; i++) {
@@ -157,6 +159,25 @@ static void check_fast(Place *p, Arena *arena, const OpCase *c, const Tensor *re
     memcpy(first, out, sizeof first);
     have_first = true;
   }
+}
+
+// The case with its f32 operands as 16-bit floats, where the fast kernel runs on widened copies: the reference rounded once, and so do they.
+static void check_widened(Place *p, Arena *arena, const char *line, Dtype floats) {
+  OpCase c;
+  Tensor reference[OP_CASE_OUTPUTS], out[OP_CASE_OUTPUTS];
+  if (failed(p, "parse in 16 bits", op_case_parse(line, floats, arena, &c))) return;
+  Status inferred = node_infer(c.graph, c.node);
+  bool has_none = inferred != NULL;            // rows that take no such type
+  status_free(inferred);
+  if (has_none || kernel_choice(c.node, isa_best()) != KERNEL_WIDENED) return;
+  if (!run_outputs(p, arena, &c, ISA_SCALAR, true, reference) || !run_outputs(p, arena, &c, isa_best(), false, out)) return;
+  double unit = floats == DTYPE_BF16 ? 0x1p-6 : 0x1p-9;     // twice the last place: some references add up in the result
+  for (int i = 0; i < c.node->n_outputs; i++) {
+    double d = out[i].type ? difference(out[i].type, out[i].data, reference[i].data) : 0;
+    if (d > unit + c.tolerance) problem(p, "%s: output %d of the widened kernel differs from the reference by %g", dtype_name(floats), i, d);
+  }
+  check_in_place(p, arena, &c, isa_best(), false, out);
+  n_widened++;
 }
 
 // ---- Gradient ----
@@ -240,7 +261,7 @@ static void check_gradient_of(Place *p, Arena *arena, const char *line, bool fir
   enum { VALUES = 4096 };
   Probe probe = {0};
   OpCase *c = &probe.c;
-  if (failed(p, "parse in f64", op_case_parse(line, true, arena, c))) return;
+  if (failed(p, "parse in f64", op_case_parse(line, DTYPE_F64, arena, c))) return;
   if (failed(p, "infer in f64", node_infer(c->graph, c->node))) return;
   void **data = ARENA_ARRAY(arena, void *, VALUES);
   bool wanted[OP_CASE_INPUTS] = {0}, any = false;
@@ -305,7 +326,7 @@ static Status check_case(Place *p, Arena *arena, const char *line) {
   ARENA_GUARD(arena);
   OpCase c;
   Tensor out[OP_CASE_OUTPUTS];
-  if (failed(p, "case", op_case_parse(line, false, arena, &c))) ARENA_RETURN(arena, STATUS_OK);
+  if (failed(p, "case", op_case_parse(line, DTYPE_NONE, arena, &c))) ARENA_RETURN(arena, STATUS_OK);
   Status inferred = node_infer(c.graph, c.node);
   if (c.fails_code) {
     if (!inferred) {
@@ -320,6 +341,8 @@ static Status check_case(Place *p, Arena *arena, const char *line) {
   check_values(p, arena, &c, out);
   check_in_place(p, arena, &c, ISA_SCALAR, true, out);
   check_fast(p, arena, &c, out);
+  check_widened(p, arena, line, DTYPE_BF16);
+  check_widened(p, arena, line, DTYPE_F16);
   check_gradient(p, arena, line, &c);
   check_text(p, arena, &c);
   ARENA_RETURN(arena, STATUS_OK);
@@ -389,6 +412,7 @@ int main(int argc, char **argv) {
     struct CMUnitTest tests[FILES_MAX];
     for (int i = 0; i < n; i++) tests[i] = (struct CMUnitTest){.name = strrchr(paths[i], '/') + 1, .test_func = test_file, .initial_state = paths[i]};
     result = n ? _cmocka_run_group_tests("operators", tests, (size_t)n, NULL, NULL) : 1;
+    printf("%d runs on widened copies of 16-bit floats\n", n_widened);
   }
   for (int i = 0; i < n; i++) free(paths[i]);
   return result != 0;
