@@ -2,8 +2,8 @@
 #include "../frontend/plan_file.h"
 #include "command.h"
 #include "compile_flow.h"
-#include "plan_text.h"
 #include "resume.h"
+#include "show_plan.h"
 
 static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
@@ -18,7 +18,8 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   TRY(command_make_folders(options->output));
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
-  return plan_text_summary(stdout, flow->plan.programs[0]);
+  Style style = style_for(stdout, options->color);
+  return show_plan_summary(&style, flow->plan.programs[0]);
 }
 
 Status command_compile(const Options *options) {

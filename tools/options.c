@@ -225,6 +225,8 @@ static Status parse_option(int argc, char **argv, int *i, unsigned command, Opti
   TRY(find_row(argv[*i], command, &row, &value));
   bool takes_value = row->kind != KIND_FLAG && row->kind != KIND_OFF;
   if (!takes_value && value) FAIL(USAGE, NULL, "--%s takes no value", row->name);
+  bool none_follows = *i + 1 >= argc || !strncmp(argv[*i + 1], "--", 2);
+  if (takes_value && !value && none_follows && command == SHOW && (row->commands & BARE)) value = "";
   if (takes_value && !value) {
     if (*i + 1 >= argc) FAIL(USAGE, NULL, "--%s needs a value: --%s %s", row->name, row->name, row->argument);
     value = argv[++*i];

@@ -11,7 +11,8 @@
 #include "../ir/status.h"
 
 enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32 };   // bits of the commands column
-enum { FIXED = 1 << 16, RESULT = 1 << 17 };  // further bits: what a plan has decided already; what decides results
+// Further bits: what a plan has decided already; what decides results; what `show` takes without a value, too (then "").
+enum { FIXED = 1 << 16, RESULT = 1 << 17, BARE = 1 << 18 };
 
 typedef struct TextList { const char **items; int n; } TextList;
 typedef struct RealList { double *items; int n; } RealList;

@@ -1,0 +1,57 @@
+// What is told of a plan beyond its steps: bytes by cause, layers, memory over the steps. Computed once; every form of `show` (text, JSON, graph, page)
+// prints from it, so that they agree.
+//
+// Ownership: everything lies in the given arena; the program is borrowed. Threads: one.
+#ifndef TESSERA_PLAN_VIEW_H
+#define TESSERA_PLAN_VIEW_H
+
+#include "plan_layers.h"
+
+// Live bytes of a tier at each step, per process: what ranks have of their own counts once per rank.
+typedef struct MemoryCurve {
+  Tier tier;
+  const int64_t *live[CATEGORY_COUNT];   // [n_nodes]; NULL: the tier holds nothing of that category
+  const int64_t *total;        // [n_nodes]
+  uint32_t peak;               // the first step of those where most is live
+  int64_t arena_bytes;         // reserved: the peak and what alignment and fragmentation cost
+} MemoryCurve;
+
+// Why a rank sends: sums over the ledger, per step.
+typedef struct CauseBytes { const char *what, *pass; int64_t bytes, copied_bytes, count; } CauseBytes;
+
+// A line of the account from the least that data parallelism can send to what the plan sends.
+typedef enum AccountKind { ACCOUNT_LEAST, ACCOUNT_MORE, ACCOUNT_FORMULA, ACCOUNT_LESS, ACCOUNT_SENT } AccountKind;
+typedef struct AccountLine {
+  AccountKind kind;
+  int64_t bytes;               // LESS: what is saved, positive
+  const char *term;            // "(N-1)/N psi"; NULL: none
+  const char *why;
+} AccountLine;
+
+typedef struct PlanView {
+  const Graph *graph;
+  PlanBytes bytes;
+  const LedgerEntry *ledger;
+  size_t n_ledger;
+  const int32_t *entry_of_step;            // [n_nodes]: index in the ledger, -1: sends nothing
+  PlanLayers layers;
+  const CauseBytes *causes;
+  size_t n_causes;
+  const AccountLine *account;  // its parts sum: LEAST + MORE = FORMULA; FORMULA - LESS + further MORE = SENT
+  size_t n_account;
+  MemoryCurve curves[TIER_COUNT];          // of tiers that hold something
+  int n_curves;
+  size_t n_steps[PHASE_COUNT];
+  bool queues[QUEUE_COUNT];    // used
+} PlanView;
+
+PlanView plan_view(const Graph *program, Arena *arena);
+
+// What a collective is for: "parameters for forward", "gradients", ... The parts of the bytes sent by cause.
+const char *ledger_purpose(const Graph *program, const LedgerEntry *entry);
+
+// Indices of the device buffers, by the bytes that a process spends on them, largest first; returns how many there are.
+size_t plan_largest_buffers(const Graph *program, Arena *arena, uint32_t **out);
+int64_t buffer_process_bytes(const Graph *program, const Buffer *buffer);
+
+#endif

@@ -1,0 +1,254 @@
+// What a model holds: inputs, outputs, initializers with their roles, operators, annotations, problems.
+#include "show_model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "json_write.h"
+
+enum { ASSUMED_SIZE = 8 };       // of dimensions that the model leaves open: showing needs some size
+
+typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
+
+static int compare_counts(const void *a, const void *b) {
+  const OpCount *x = a, *y = b;
+  if (x->count != y->count) return x->count < y->count ? 1 : -1;
+  return strcmp(x->name, y->name);
+}
+
+static size_t count_ops(const Graph *graph, Arena *arena, OpCount **out) {
+  OpCount *counts = NULL;
+  size_t n = 0, capacity = 0;
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Op *op = graph->nodes[i]->op;
+    size_t k = 0;
+    while (k < n && (strcmp(counts[k].name, op->name) || strcmp(counts[k].domain, op->domain))) k++;
+    if (k == n) ARENA_PUSH(arena, counts, n, capacity, ((OpCount){op->domain, op->name, 0, true}));
+    counts[k].count++;
+  }
+  if (n) qsort(counts, n, sizeof *counts, compare_counts);
+  *out = counts;
+  return n;
+}
+
+static const char *role_text(const Value *v) {
+  if (v->role == ROLE_PARAM) return v->trainable ? "parameter" : "frozen";
+  return v->weight && dtype_is_float(v->type.dtype) && v->doc && strstr(v->doc, "buffer") ? "buffer" : "constant";
+}
+
+static bool is_initializer(const Value *v) { return v->weight && !v->producer; }
+
+static void shape_of(const ModelInput *input, char *out, size_t bytes) {
+  size_t used = (size_t)snprintf(out, bytes, "%s", input->dtype ? dtype_name(input->dtype) : "any");
+  for (int d = 0; d < input->rank && used < bytes; d++) {
+    const char *before = d ? "," : "[", *after = d + 1 == input->rank ? "]" : "";
+    if (input->dims[d] >= 0) used += (size_t)snprintf(out + used, bytes - used, "%s%" PRId64 "%s", before, input->dims[d], after);
+    else used += (size_t)snprintf(out + used, bytes - used, "%s%s%s", before, input->symbols[d] ? input->symbols[d] : "?", after);
+  }
+}
+
+static void json_type(JsonWriter *w, const char *name, const Type *type) {
+  json_write_object(w, NULL);
+  json_write_text(w, "name", name);
+  json_write_text(w, "dtype", type->dtype ? dtype_name(type->dtype) : NULL);
+  json_write_array(w, "shape");
+  for (int d = 0; d < type->rank; d++) json_write_int(w, NULL, type->dims[d]);
+  json_write_end_array(w);
+  json_write_end_object(w);
+}
+
+static void json_initializers(JsonWriter *w, const Graph *graph) {
+  json_write_array(w, "initializers");
+  for (size_t i = 0; graph && i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (!is_initializer(v)) continue;
+    json_write_object(w, NULL);
+    json_write_text(w, "name", v->name);
+    json_write_text(w, "role", role_text(v));
+    json_write_text(w, "why", v->doc);
+    json_write_null(w, "tied_with");
+    json_write_text(w, "dtype", dtype_name(v->type.dtype));
+    json_write_array(w, "shape");
+    for (int d = 0; d < v->type.rank; d++) json_write_int(w, NULL, v->type.dims[d]);
+    json_write_end_array(w);
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
+static void json_model_inputs(JsonWriter *w, const Flow *flow) {
+  json_write_array(w, "inputs");
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    const ModelInput *in = &flow->inputs[i];
+    json_write_object(w, NULL);
+    json_write_text(w, "name", in->name);
+    json_write_text(w, "dtype", in->dtype ? dtype_name(in->dtype) : NULL);
+    json_write_array(w, "shape");
+    for (int d = 0; d < in->rank; d++) {
+      if (in->dims[d] >= 0) json_write_int(w, NULL, in->dims[d]);
+      else json_write_text(w, NULL, in->symbols[d] ? in->symbols[d] : "?");
+    }
+    json_write_end_array(w);
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
+// The importer reports all problems in one error, "N problems:" and then one a line.
+static void json_problems(JsonWriter *w, const StatusError *problem, Arena *arena) {
+  if (!problem) return;
+  const char *first_end = strchr(problem->what, '\n');
+  if (!first_end) {
+    json_write_text(w, NULL, problem->node ? arena_printf(arena, "node '%s': %s", problem->node, problem->what) : problem->what);
+    return;
+  }
+  for (const char *line = first_end + 1; *line;) {
+    line += strspn(line, " ");
+    size_t n = strcspn(line, "\n");
+    json_write_text(w, NULL, arena_string_n(arena, line, n));
+    line += n + (line[n] == '\n');
+  }
+}
+
+// As the protobuf messages have them.
+static void json_configurations(JsonWriter *w, const Graph *graph, Arena *arena) {
+  const char *text = graph ? sharding_configurations_text(graph, arena) : NULL;
+  json_write_raw(w, "configurations", text ? text : "[]");
+  json_write_array(w, "device_configurations");
+  for (size_t i = 0; graph && i < graph->n_nodes; i++) {
+    if (!graph->nodes[i]->n_shardings) continue;
+    json_write_object(w, NULL);
+    json_write_text(w, "node", graph->nodes[i]->name);
+    json_write_raw(w, "configurations", sharding_node_text(graph->nodes[i], arena));
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
+static void show_model_json(const Flow *flow, const StatusError *problem) {
+  JsonWriter w = {.to = stdout};
+  const Graph *graph = flow->graph;
+  json_write_object(&w, NULL);
+  json_initializers(&w, graph);
+  json_model_inputs(&w, flow);
+  json_write_array(&w, "outputs");
+  for (size_t i = 0; graph && i < graph->n_outputs; i++) json_type(&w, graph->outputs[i]->name, &graph->outputs[i]->type);
+  json_write_end_array(&w);
+  json_write_object(&w, "operators");
+  OpCount *counts = NULL;
+  size_t n = graph ? count_ops(graph, flow->arena, &counts) : 0;
+  for (size_t i = 0; i < n; i++) json_write_int(&w, counts[i].name, counts[i].count);
+  json_write_end_object(&w);
+  json_configurations(&w, graph, flow->arena);
+  json_write_array(&w, "problems");
+  json_problems(&w, problem, flow->arena);
+  json_write_end_array(&w);
+  json_write_end_object(&w);
+}
+
+enum { NAME_COLUMNS_MIN = 24, NAME_COLUMNS_MAX = 72 };
+
+static void widen(int *columns, const char *name) {
+  int n = (int)strlen(name);
+  if (n > *columns) *columns = n < NAME_COLUMNS_MAX ? n : NAME_COLUMNS_MAX;
+}
+
+static void show_initializers(const Graph *graph) {
+  int64_t trainable = 0, n_params = 0;
+  int name_columns = NAME_COLUMNS_MIN, type_columns = 16;
+  for (size_t i = 0; i < graph->n_values; i++) {
+    char type[160];
+    if (!is_initializer(graph->values[i])) continue;
+    widen(&name_columns, graph->values[i]->name);
+    widen(&type_columns, type_text(&graph->values[i]->type, type, sizeof type));
+  }
+  for (size_t i = 0; i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (!is_initializer(v)) continue;
+    char type[160];
+    printf("  %-9s %-*s %-*s %s\n", role_text(v), name_columns, v->name, type_columns, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
+    if (v->role == ROLE_PARAM && v->trainable) {
+      trainable += type_elems(&v->type);
+      n_params++;
+    }
+  }
+  printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
+}
+
+static void show_configurations(const Graph *graph, Arena *arena) {
+  if (graph->n_configurations) printf("device configurations\n");
+  for (size_t i = 0; i < graph->n_configurations; i++) {
+    const DeviceConfiguration *c = &graph->configurations[i];
+    printf("  %s: %" PRId64 " devices", c->name ? c->name : "(unnamed)", c->n_devices);
+    for (size_t k = 0; k < c->n_names; k++) printf("%s%s", k ? ", " : ": ", c->names[k]);
+    printf("\n");
+  }
+  for (size_t i = 0; i < graph->n_nodes; i++)
+    for (size_t k = 0; k < graph->nodes[i]->n_shardings; k++)
+      printf("  node '%s' %s\n", graph->nodes[i]->name, sharding_describe(graph->nodes[i], &graph->nodes[i]->shardings[k], arena));
+}
+
+static bool has_open_dims(const Flow *flow) {
+  for (size_t i = 0; i < flow->n_inputs; i++)
+    for (int d = 0; d < flow->inputs[i].rank; d++)
+      if (flow->inputs[i].dims[d] < 0) return true;
+  return false;
+}
+
+static void show_model_text(const Flow *flow, const StatusError *problem) {
+  const Graph *graph = flow->graph;
+  int columns = NAME_COLUMNS_MIN;
+  for (size_t i = 0; i < flow->n_inputs; i++) widen(&columns, flow->inputs[i].name);
+  for (size_t i = 0; graph && i < graph->n_outputs; i++) widen(&columns, graph->outputs[i]->name);
+  printf("inputs\n");
+  for (size_t i = 0; i < flow->n_inputs; i++) {
+    char shape[256];
+    shape_of(&flow->inputs[i], shape, sizeof shape);
+    printf("  %-*s %s\n", columns, flow->inputs[i].name, shape);
+  }
+  if (graph) {
+    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim and --batch say)\n" : "outputs\n", ASSUMED_SIZE);
+    for (size_t i = 0; i < graph->n_outputs; i++) {
+      char type[160];
+      printf("  %-*s %s\n", columns, graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
+    }
+    printf("initializers\n");
+    show_initializers(graph);
+    show_configurations(graph, flow->arena);
+    OpCount *counts;
+    size_t n = count_ops(graph, flow->arena, &counts);
+    printf("operators\n");
+    for (size_t i = 0; i < n; i++) printf("  %6" PRId64 "  %s%s%s\n", counts[i].count, counts[i].domain, counts[i].domain[0] ? "." : "", counts[i].name);
+  }
+  if (problem) {
+    printf("problems\n");
+    if (problem->node) printf("node '%s': ", problem->node);
+    printf("%s\n", problem->what);
+  } else {
+    printf("no problems\n");
+  }
+}
+
+// Types of everything, as far as the model allows.
+static Status understand(Flow *flow, const Options *options) {
+  TRY(flow_import(flow, options, NULL, ASSUMED_SIZE));
+  CompileOptions compile = compile_options_default();
+  PassRun run;
+  TRY(flow_pass_run(options, flow->arena, &run));
+  static const char *const types_only[] = {"infer_types", "check_sharding", NULL};
+  return passes_run(flow->graph, types_only, &compile, &run);
+}
+
+Status show_model(Flow *flow, const Options *options) {
+  for (int i = 0; i < options->params.n; i++)
+    if (!options->params.items[i][0]) FAIL(USAGE, NULL, "--params needs a value for a model: --params PATTERN (without one it lists the parameters of a plan)");
+  Status problem = understand(flow, options);
+  ARENA_GUARD(flow->arena);
+  if (options->json) show_model_json(flow, problem);
+  else show_model_text(flow, problem);
+  int code = (int)status_code(problem);
+  status_free(problem);
+  ARENA_RETURN(flow->arena, command_exit_silently(code));
+}
