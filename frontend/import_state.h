@@ -209,7 +209,6 @@ void tie_params(Import *import);                // --tie A=B, also where B is A 
 void warn_of_sharing(Import *import);           // parameters that an exporter may have merged or torn apart; after roles are assigned
 
 // ---- param_rule.c ----
-bool names_match(const char *patterns, const char *name);
 // Roles, trainable and doc of every initializer.
 void assign_roles(Import *import);
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../ir/name_pattern.h"
 #include "import_state.h"
 
 #define MARK_KIND "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -173,31 +174,9 @@ static void read_marks(Rule *rule, Onnx__ValueInfoProto *const *infos, size_t n)
   }
 }
 
-// Takes the next pattern off a comma-separated list; false at its end.
-static bool next_pattern(const char **list, char *out, size_t out_bytes) {
-  while (*list && **list) {
-    size_t n = strcspn(*list, ",");
-    const char *from = *list;
-    *list += n + ((*list)[n] == ',');
-    if (!n || n >= out_bytes) continue;
-    memcpy(out, from, n);
-    out[n] = 0;
-    return true;
-  }
-  return false;
-}
-
-enum { PATTERN_BYTES = 512 };
-
-bool names_match(const char *list, const char *name) {
-  for (char pattern[PATTERN_BYTES]; next_pattern(&list, pattern, sizeof pattern);)
-    if (!fnmatch(pattern, name, 0)) return true;
-  return false;
-}
-
 static void check_patterns(Import *import, const char *option, const char *list) {
   const OnnxGraph *g = &import->onnx.graph;
-  for (char pattern[PATTERN_BYTES]; next_pattern(&list, pattern, sizeof pattern);) {
+  for (char pattern[NAME_PATTERN_BYTES]; name_pattern_next(&list, pattern, sizeof pattern);) {
     bool any = false;
     for (size_t i = 0; i < g->n_initializers && !any; i++) any = !fnmatch(pattern, text_or_empty(g->initializers[i].head->name), 0);
     if (!any) import_problem(import, STATUS_USAGE, NULL, "%s %s matches no initializer; `tessera show` lists them", option, pattern);
@@ -226,9 +205,9 @@ static void decide(Rule *rule, Value *v) {
   else if ((role = find_role(rule, v))) set_param(v, true, role);
   else v->doc = "used as no parameter is";
   if (!dtype_is_float(v->type.dtype)) return;
-  if (options->params && names_match(options->params, v->name)) set_param(v, true, "named by --params");
+  if (options->params && name_pattern_matches(options->params, v->name)) set_param(v, true, "named by --params");
   else if (options->params && v->role == ROLE_PARAM) set_param(v, false, "not named by --params");
-  if (options->freeze && names_match(options->freeze, v->name)) {
+  if (options->freeze && name_pattern_matches(options->freeze, v->name)) {
     if (v->role == ROLE_PARAM) set_param(v, false, "named by --freeze");
     else v->doc = "named by --freeze";
   }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/name_pattern.h"
 #include "import_state.h"
 
 Status form_check_given(const Form *form) {
@@ -320,7 +321,7 @@ static Value *form_param(Import *import, const FormParam *p, const char **missin
     return NULL;
   }
   v->role = ROLE_PARAM;
-  v->trainable = !(o->params && !names_match(o->params, v->name)) && !(o->freeze && names_match(o->freeze, v->name));
+  v->trainable = !(o->params && !name_pattern_matches(o->params, v->name)) && !(o->freeze && name_pattern_matches(o->freeze, v->name));
   v->doc = v->trainable ? "the graph computes its gradient" : "frozen by --params or --freeze";
   return v;
 }

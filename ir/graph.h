@@ -37,6 +37,15 @@ typedef enum Role {
 // When a node runs: once at start; once per micro-batch; once per step.
 typedef enum Phase { PHASE_INIT, PHASE_MICRO, PHASE_UPDATE, PHASE_COUNT } Phase;
 
+// How an optimizer state belongs to its parameter (state.h).
+typedef enum StateShape {
+  STATE_ELEMENTS,    // an element for each of the parameter's
+  STATE_BLOCKS,      // one for each block of STATE_BLOCK_ELEMS elements, counted from the parameter's start
+  STATE_ROWS,        // one for each row: the last axis has size 1
+  STATE_COLUMNS,     // one for each column: the last axis but one has size 1
+  STATE_SHAPE_COUNT
+} StateShape;
+
 // How a value lies across the ranks of one mesh axis.
 typedef enum PlacementKind {
   PLACED_WHOLE,      // every rank holds all of it, equal on all ranks
@@ -81,6 +90,7 @@ const char *queue_name(Queue queue);
 const char *reduce_name(Reduce reduce);
 const char *category_name(Category category);
 const char *guard_name(Guard guard);
+const char *state_shape_name(StateShape shape);
 // Index of `name` among the first `count` results of `names`, or -1:  enum_from_name("micro", (EnumName)phase_name, PHASE_COUNT)
 typedef const char *(*EnumName)(int);
 int enum_from_name(const char *name, EnumName names, int count);
@@ -112,6 +122,7 @@ struct Value {
   Value *carry;                // this value becomes `carry` for the next step (update) or micro-batch (micro); NULL: it does not
   int32_t bucket;              // bucket that it is the flat form of (whole or shard); -1: none
   const char *state_name;      // STATE: "exp_avg", ... as checkpoints name it
+  StateShape state_shape;      // STATE
   const char *doc;             // why the importer gave it its role; for `show`; may be NULL
   Location loc;
 };
@@ -153,6 +164,7 @@ enum { CHUNK_ELEMS = 1024 };
 typedef struct Bucket {
   Dtype dtype;
   bool trainable;
+  const char *group;           // the --group that its parameters belong to, as it was said; NULL: none
   const char **params;         // names, canonical order
   Type *types;
   int64_t *starts;             // elements; multiples of CHUNK_ELEMS
@@ -199,7 +211,7 @@ typedef struct Recipe {
   const char *precision;       // "f32", "fp64"
   const char *loss_output;     // name of the model's value that is the loss, or that the loss was added as
   const char *loss_rule;       // a sentence: how micro-batches weigh
-  const char *optimizer;       // "adamw"
+  const char *optimizer;       // "adamw"; of parameters whose group names no other
   double lr;                   // default learning rate
   const char *options;         // what was asked for and decides results, one option of the command line per line; NULL: not known
   int processes, ranks_per_process, threads_per_rank;

@@ -81,6 +81,7 @@ size_t meta_of_value(const Graph *graph, const Value *v, Arena *arena, MetaPair 
   if (v->carry) put(&p, "carry", v->carry->name);
   put_int(&p, "bucket", v->bucket, -1);
   put(&p, "state_name", v->state_name);
+  if (v->state_shape != STATE_ELEMENTS) put(&p, "state_shape", state_shape_name(v->state_shape));
   if (v->loc.buffer >= 0 && v->loc.rank_stride_bytes)
     put(&p, "loc", arena_printf(arena, "%d+%" PRId64 "+%" PRId64 "*rank", v->loc.buffer, v->loc.offset_bytes, v->loc.rank_stride_bytes));
   else if (v->loc.buffer >= 0)
@@ -174,8 +175,9 @@ static void put_recipe(Pairs *p, const Recipe *recipe) {
 }
 
 static const char *bucket_text(const Bucket *b, Arena *arena) {
-  char *text = arena_printf(arena, "{\"dtype\": \"%s\", %s\"elems\": %" PRId64 ", \"shard_elems\": %" PRId64 ", \"params\": [", dtype_name(b->dtype),
-                            b->trainable ? "" : "\"frozen\": true, ", b->elems, b->shard_elems);
+  const char *group = b->group ? arena_printf(arena, "\"group\": %s, ", meta_quote(arena, b->group)) : "";
+  char *text = arena_printf(arena, "{\"dtype\": \"%s\", %s%s\"elems\": %" PRId64 ", \"shard_elems\": %" PRId64 ", \"params\": [", dtype_name(b->dtype),
+                            b->trainable ? "" : "\"frozen\": true, ", group, b->elems, b->shard_elems);
   // Appending to one buffer keeps the text of large buckets linear.
   size_t used = strlen(text), capacity = used + 1;
   for (int i = 0; i < b->n_params; i++) {
@@ -346,6 +348,9 @@ Status meta_set_value(MetaReader *r, Value *v, const char *key, const char *text
     TRY(read_index(v->name, key, text, &v->bucket));
   } else if (!strcmp(key, "state_name")) {
     v->state_name = arena_string(arena, text);
+  } else if (!strcmp(key, "state_shape")) {
+    TRY(read_enum(v->name, key, text, (EnumName)state_shape_name, STATE_SHAPE_COUNT, &e));
+    v->state_shape = (StateShape)e;
   } else if (!strcmp(key, "loc")) {
     TRY(read_location(v, key, text, &v->loc));
   } else if (!strcmp(key, "doc")) {
@@ -512,6 +517,7 @@ static Status read_bucket(MetaReader *r, const char *key, const json_t *json) {
   Graph *g = r->graph;
   Bucket b = {.trainable = !json_is_true(json_object_get(json, "frozen"))};
   TRY(json_dtype(json, key, &b.dtype));
+  if (json_object_get(json, "group")) TRY(json_text(g->arena, json, key, "group", &b.group));
   TRY(json_int(json, key, "elems", 0, ELEMS_MAX, &b.elems));
   TRY(json_int(json, key, "shard_elems", 0, b.elems, &b.shard_elems));
   const json_t *params = json_object_get(json, "params");

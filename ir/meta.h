@@ -25,7 +25,7 @@ typedef struct MetaPair { const char *key, *text; } MetaPair;
 
 // All pairs in a fixed order; *out and its strings lie in `arena`. Returns their number.
 // Keys of a value: role ("param": trainable, "frozen": a parameter that is not, ...), trainable (of other roles), dtype (where it is
-// not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name,
+// not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name, state_shape,
 // loc ("BUFFER+OFFSET" or "BUFFER+OFFSET+STRIDE*rank"), doc.
 size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaPair **out);
 // Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names),

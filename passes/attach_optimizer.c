@@ -1,5 +1,5 @@
-// attach_optimizer: the update phase. Global loss and 1 / count, norm of the mean gradient, clipping factor, and one optimizer step per
-// parameter. The result is a complete training graph for one rank; partition and insert_collectives spread it over ranks.
+// attach_optimizer: the update phase. Global loss and 1 / count, norm of the mean gradient, clipping factor, and an Update of each parameter, which
+// says by what rule. partition and insert_collectives spread it over ranks; the steps of a rule are made per bucket (lower_update.c).
 #include <stdio.h>
 #include <string.h>
 
@@ -19,13 +19,42 @@ static Value *control(Graph *graph, const char *name, Dtype dtype) {
   return v;
 }
 
-static Status find_rule(const Graph *graph, const char *name, const OptimizerRule **out) {
+static Status check_rule(const Graph *graph, const char *name) {
   const OptimizerRule *rule = optimizer_rule_find(name);
   char names[256] = "";
   for (const OptimizerRule *r = optimizer_rules; r->name; r++)
     if (!r->own) snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "", r->name);
   if (!rule || (rule->own && !graph->own_optimizer)) FAIL(USAGE, NULL, "optimizer '%s' is not supported; there are %s", name, names);
-  *out = rule;
+  return STATUS_OK;
+}
+
+// Every optimizer that is named exists, and every group has a parameter: a pattern that fits nothing is a slip.
+static Status check_rules(const Graph *graph, const CompileOptions *o, Value *const *grads, size_t n_grads) {
+  bool *used = ARENA_ARRAY(graph->arena, bool, o->n_groups);
+  TRY(check_rule(graph, o->optimizer));
+  for (size_t i = 0; i < n_grads; i++) {
+    const ParamGroup *group = param_group_find(o, grads[i]->of->name, &grads[i]->of->type);
+    if (group) used[group - o->groups] = true;
+  }
+  for (size_t i = 0; i < o->n_groups; i++) {
+    if (!used[i])
+      FAIL(USAGE, NULL, "the group '%s' has no parameter that trains and belongs to no group before it; `tessera show MODEL` lists the parameters", o->groups[i].text);
+    if (o->groups[i].optimizer) TRY(check_rule(graph, o->groups[i].optimizer));
+  }
+  return STATUS_OK;
+}
+
+// Says that the parameter of a gradient is updated; how, insert_collectives lowers per bucket.
+static Status emit_update(Emit *e, const CompileOptions *o, Value *grad, Value *scale, Value *lr, Value *step) {
+  Value *param = grad->of;
+  const ParamGroup *group = param_group_find(o, param->name, &param->type);
+  e->cause = (Cause){.param = param->name, .pass = "attach_optimizer"};
+  Value *next = emit(e, &op_Update, INPUTS(param, grad, scale, lr, step),
+                     ATTRS(A_STRING("rule", optimizer_rule_of(o, param->name, &param->type)->name), A_STRING("group", group ? group->text : "")));
+  TRY(e->status);
+  next->role = ROLE_PARAM;
+  next->trainable = true;
+  next->carry = param;
   return STATUS_OK;
 }
 
@@ -62,8 +91,6 @@ static Status check_input_names(const Graph *graph) {
 Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   TRY(check_input_names(graph));
   Arena *arena = graph->arena;
-  const OptimizerRule *rule;
-  TRY(find_rule(graph, o->optimizer, &rule));
   Emit micro = {.graph = graph, .phase = PHASE_MICRO, .cause = {.pass = "attach_optimizer"}};
   Value *pair = emit(&micro, &op_LossPair, INPUTS(graph->loss, graph->loss_count), NULL);
   TRY(micro.status);
@@ -72,6 +99,7 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   Value **grads = NULL;
   for (size_t i = 0; i < n_values; i++)
     if (graph->values[i]->role == ROLE_GRAD) ARENA_PUSH(arena, grads, n_grads, capacity, graph->values[i]);
+  TRY(check_rules(graph, o, grads, n_grads));
 
   Emit e = {.graph = graph, .phase = PHASE_UPDATE, .cause = {.pass = "attach_optimizer"}};
   Node *mean = emit_node(&e, &op_LossMean, &pair, 1, 2, NULL, NULL);
@@ -91,12 +119,8 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   graph->norm_report = clip->outputs[0];
   graph_claim_name(graph, graph->norm_report, "tessera.grad_norm");
   graph_claim_name(graph, clip->outputs[1], "tessera.grad_scale");
-  Update u = {clip->outputs[1], control(graph, "tessera.lr", DTYPE_F64), control(graph, "tessera.step", DTYPE_I64)};
-  for (size_t i = 0; i < n_grads; i++) {
-    e.cause = (Cause){.param = grads[i]->of->name, .pass = "attach_optimizer"};
-    rule->emit(&e, o, &u, grads[i]->of, grads[i]);
-    TRY(e.status);
-  }
+  Value *lr = control(graph, "tessera.lr", DTYPE_F64), *step = control(graph, "tessera.step", DTYPE_I64);
+  for (size_t i = 0; i < n_grads; i++) TRY(emit_update(&e, o, grads[i], clip->outputs[1], lr, step));
   TRY(average_buffers(graph, o));
   graph->recipe.optimizer = arena_string(arena, o->optimizer);
   graph->recipe.lr = o->lr;

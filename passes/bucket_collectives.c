@@ -1,5 +1,6 @@
 // bucket_collectives OPTIMISES: neighbouring buckets of one kind are joined until they reach the bucket size, so that a step issues fewer,
 // larger collectives. Leaving the pass out changes no bit of any result: sums and norms are per element and per chunk.
+#include "optimizer_rules.h"
 #include "partition.h"
 #include "pass_list.h"
 
@@ -9,23 +10,28 @@ static int64_t bucket_bytes(const Bucket *b) {
   return elems * dtype_bytes(b->dtype);
 }
 
+typedef struct Open { const Bucket *first; int32_t target; int64_t bytes; } Open;    // joined bucket that is being filled
+
+// Only parameters that are updated alike share a bucket.
+static bool alike(const CompileOptions *o, const Bucket *a, const Bucket *b) {
+  if (a->trainable != b->trainable || a->dtype != b->dtype) return false;
+  return !a->trainable || optimizer_alike(o, a->params[0], &a->types[0], b->params[0], &b->types[0]);
+}
+
 // Which joined bucket each bucket goes to, in order of their first members; returns their number.
-static size_t assign(const Graph *graph, int64_t limit_bytes, int32_t *target) {
-  int32_t open[2] = {-1, -1};      // joined bucket being filled: frozen, trainable
-  const Bucket *first[2] = {0};
-  int64_t bytes[2] = {0};
+static size_t assign(const Graph *graph, const CompileOptions *o, int32_t *target) {
+  Open *open = ARENA_ARRAY(graph->arena, Open, graph->n_buckets);     // one of each kind
+  size_t n_open = 0;
   int32_t n = 0;
   for (size_t i = 0; i < graph->n_buckets; i++) {
     const Bucket *b = &graph->buckets[i];
-    int kind = b->trainable;
     int64_t more = bucket_bytes(b);
-    if (open[kind] < 0 || first[kind]->dtype != b->dtype || bytes[kind] + more > limit_bytes) {
-      open[kind] = n++;
-      first[kind] = b;
-      bytes[kind] = 0;
-    }
-    bytes[kind] += more;
-    target[i] = open[kind];
+    size_t k = 0;
+    while (k < n_open && !alike(o, open[k].first, b)) k++;
+    if (k == n_open) n_open++;
+    if (!open[k].first || open[k].bytes + more > o->bucket_bytes) open[k] = (Open){b, n++, 0};
+    open[k].bytes += more;
+    target[i] = open[k].target;
   }
   return (size_t)n;
 }
@@ -40,7 +46,7 @@ static void append_params(Bucket *to, const Bucket *from) {
 Status pass_bucket_collectives(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   int32_t *target = ARENA_ARRAY(arena, int32_t, graph->n_buckets);
-  size_t n = assign(graph, options->bucket_bytes, target);
+  size_t n = assign(graph, options, target);
   Bucket *joined = ARENA_ARRAY(arena, Bucket, n);
   for (size_t i = 0; i < graph->n_buckets; i++) joined[target[i]].n_params += graph->buckets[i].n_params;
   for (size_t j = 0; j < n; j++) {
@@ -52,6 +58,7 @@ Status pass_bucket_collectives(Graph *graph, const CompileOptions *options) {
   for (size_t i = 0; i < graph->n_buckets; i++) {
     joined[target[i]].dtype = graph->buckets[i].dtype;
     joined[target[i]].trainable = graph->buckets[i].trainable;
+    joined[target[i]].group = graph->buckets[i].group;
     append_params(&joined[target[i]], &graph->buckets[i]);
   }
   for (size_t j = 0; j < n; j++) bucket_layout(&joined[j], graph->mesh.axes[0].size);

@@ -51,7 +51,7 @@ static Value *leaf(Value *sum) { return sum->producer && sum->producer->op == &o
 static void collect_grads(Lower *l) {
   for (size_t i = 0; i < l->n_old; i++) {
     Node *n = l->old[i];
-    if (!(n->op->flags & OP_OPTIMIZER)) continue;
+    if (n->op != &op_Update) continue;
     const Value *p = n->inputs[0];
     BucketLower *lb = &l->buckets[p->bucket];
     Value *g = leaf(n->inputs[1]);
@@ -60,7 +60,7 @@ static void collect_grads(Lower *l) {
     l->grad_of[g->id] = p;
     lb->partial = g->placement[0].kind == PLACED_PARTIAL;
     lb->updated_flat = n->outputs[0]->placement[0].kind == PLACED_FLAT;
-    if (!lb->optimizer) lb->optimizer = n;
+    if (!lb->update) lb->update = n;
   }
 }
 
@@ -97,11 +97,11 @@ static void collect_uses(Lower *l) {
 
 // ---- init ---------------------------------------------------------------------------------------------------------------------
 
-static Value *emit_fill(Lower *l, const Type *type, const char *value) {
+Value *lower_fill(Lower *l, const Type *type, const char *value) {
   return emit(&l->emit, &op_Fill, NULL, 0, ATTRS(A_INTS("dims", type->dims, type->rank), A_INT("dtype", type->dtype), A_STRING("value", value)));
 }
 
-static Value *emit_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state) {
+Value *lower_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state) {
   const CompileOptions *o = l->options;
   return emit(&l->emit, &op_Load, NULL, 0,
               ATTRS(A_STRINGS("params", names, n), A_INTS("starts", starts, n), A_INTS("dims", type->dims, type->rank),
@@ -115,28 +115,12 @@ static void init_bucket(Lower *l, int b) {
   bool sharded = lb->stored_flat;
   l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
   Type type = type_vector(bucket->dtype, sharded ? bucket->shard_elems : bucket->elems);
-  Value *p = lb->param = lower_name(l, emit_load(l, bucket->params, bucket->starts, bucket->n_params, &type, sharded, ""), "bucket.%d.%s", b, "param");
+  Value *p = lb->param = lower_name(l, lower_load(l, bucket->params, bucket->starts, bucket->n_params, &type, sharded, ""), "bucket.%d.%s", b, "param");
   if (!p) return;
   p->role = ROLE_PARAM;
   p->trainable = bucket->trainable;
   p->bucket = b;
   p->placement[0] = sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
-  for (int k = 2; lb->optimizer && k < lb->optimizer->n_inputs; k++) {
-    const Value *s = lb->optimizer->inputs[k];
-    if (s->role != ROLE_STATE) continue;
-    bool state_sharded = s->placement[0].kind == PLACED_FLAT;
-    Type state_type = type_vector(s->type.dtype, state_sharded ? bucket->shard_elems : bucket->elems);
-    Value *v = l->options->resume ? emit_load(l, bucket->params, bucket->starts, bucket->n_params, &state_type, state_sharded, s->state_name)
-                                  : emit_fill(l, &state_type, attr_string(s->producer, "value"));
-    if (!lower_name(l, v, "bucket.%d.%s", b, s->state_name)) return;
-    v->role = ROLE_STATE;
-    v->state_name = s->state_name;
-    v->bucket = b;
-    v->of = p;
-    assert(lb->n_states < STATES_MAX);
-    v->placement[0] = state_sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
-    lb->states[lb->n_states++] = v;
-  }
 }
 
 // Constants whose bytes lie in the model file are loaded, not copied into the plan; so are buffers, which change.
@@ -146,7 +130,7 @@ static void init_constants(Lower *l) {
     bool large = v->role == ROLE_CONST && v->weight && v->weight->path && value_bytes(v) >= LOAD_BYTES_MIN;
     if (v->producer || !(large || v->role == ROLE_BUFFER)) continue;
     l->emit.cause = (Cause){.param = v->name, .pass = "insert_collectives"};
-    Value *loaded = emit_load(l, &v->name, &(int64_t){0}, 1, &v->type, false, "");
+    Value *loaded = lower_load(l, &v->name, &(int64_t){0}, 1, &v->type, false, "");
     if (!loaded) return;
     loaded->producer->outputs[0] = v;
     v->producer = loaded->producer;
@@ -195,6 +179,7 @@ static void need_bucket(Lower *l, int b, int direction, const Node *user, const 
   if (!lb->stored_flat) {        // whole all the time: one set of views serves both directions
     if (lb->whole[0]) return;
     lb->whole[0] = lb->whole[1] = lb->param;
+    l->emit.cause = (Cause){.param = param->name, .pass = "insert_collectives"};
     unpack(l, b, 0, lb->param);
     lb->views[1] = lb->views[0];
     return;
@@ -261,25 +246,30 @@ static void lower_micro_node(Lower *l, size_t i) {
 
 // ---- The pass -----------------------------------------------------------------------------------------------------------------
 
-static void init_partials(Lower *l, size_t first) {
-  // Partial sums got no producer when their trees were built: zero them at start, in front of everything else.
+// Partial sums got no producer when their trees were built: they are zero at start.
+static void init_partials(Lower *l) {
   Graph *g = l->graph;
-  Node **all = g->nodes;
-  size_t n_all = g->n_nodes;
-  g->nodes = arena_copy(g->arena, all, sizeof *all * first);
-  g->n_nodes = g->nodes_capacity = first;
   l->emit.phase = PHASE_INIT;
   l->emit.backward = false;
-  for (size_t i = first; i < n_all; i++) {
-    if (all[i]->op != &op_TreeAccumulate) continue;
-    for (int k = 2; k < all[i]->n_inputs && !l->emit.status; k++) {
-      Value *p = all[i]->inputs[k], *zero = emit_fill(l, &p->type, "0");
+  for (size_t i = 0, n = g->n_nodes; i < n; i++) {
+    if (g->nodes[i]->op != &op_TreeAccumulate) continue;
+    for (int k = 2; k < g->nodes[i]->n_inputs && !l->emit.status; k++) {
+      Value *p = g->nodes[i]->inputs[k], *zero = lower_fill(l, &p->type, "0");
       if (!zero) return;
       zero->producer->outputs[0] = p;
       p->producer = zero->producer;
     }
   }
-  for (size_t i = first; i < n_all; i++) graph_append(g, all[i]);
+}
+
+// Initial values were made where they turned out to be needed.
+static void sort_phases(Graph *g) {
+  Node **sorted = ARENA_ARRAY(g->arena, Node *, g->n_nodes);
+  size_t n = 0;
+  for (int phase = 0; phase < PHASE_COUNT; phase++)
+    for (size_t i = 0; i < g->n_nodes; i++)
+      if (g->nodes[i]->phase == (Phase)phase) sorted[n++] = g->nodes[i];
+  graph_set_nodes(g, sorted, n);
 }
 
 static void add_savings(Lower *l) {
@@ -329,7 +319,7 @@ Status pass_insert_collectives(Graph *graph, const CompileOptions *options) {
   for (size_t b = 0; b < graph->n_buckets && !l->emit.status; b++) init_bucket(l, (int)b);
   init_constants(l);
   TRY(l->emit.status);
-  size_t end_of_init = graph->n_nodes, i = 0;
+  size_t i = 0;
   for (; i < l->n_old && l->old[i]->phase != PHASE_UPDATE; i++) {
     lower_micro_node(l, i);
     TRY(l->emit.status);
@@ -342,9 +332,9 @@ Status pass_insert_collectives(Graph *graph, const CompileOptions *options) {
     lower_update_node(l, l->old[i]);
   }
   TRY(l->emit.status);
-  init_partials(l, end_of_init);
+  init_partials(l);
   TRY(l->emit.status);
   add_savings(l);
-  graph_set_nodes(graph, graph->nodes, graph->n_nodes);
+  sort_phases(graph);
   return STATUS_OK;
 }

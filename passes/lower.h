@@ -5,7 +5,7 @@
 #include "../ir/op.h"
 #include "pass.h"
 
-enum { STATES_MAX = 4 };         // optimizer states per parameter
+enum { STATES_MAX = 6 };         // optimizer states of a bucket
 
 typedef struct BucketLower {
   Value **params;                // of the model
@@ -14,8 +14,6 @@ typedef struct BucketLower {
   bool updated_flat;             // the optimizer works on shards: gradients go to their owners, whole parameters are gathered after it
   bool partial;                  // gradients are summands: to be reduced over ranks
   Value *param;                  // storage: the rank's shard at stage 3, else the whole bucket
-  Value *states[STATES_MAX];
-  int n_states;
   Value *whole[2];               // gathered (or stored) whole bucket for forward, backward; NULL: not needed (yet)
   Value **views[2];              // per parameter: what nodes of that direction read
   size_t last[2];                // last old node of that direction that reads the bucket; SIZE_MAX: none
@@ -23,7 +21,7 @@ typedef struct BucketLower {
   Value **grads;                 // per parameter: gradient of one micro-batch
   int grads_left;                // not yet produced at this point of the walk
   Value *grad;                   // what `update` starts from: sum over the rank's micro-batches (and over ranks with --reduce micro)
-  Node *optimizer;               // the first parameter's optimizer node: model for the bucket's
+  const Node *update;            // the first parameter's Update; NULL: nothing trains here
 } BucketLower;
 
 typedef struct Lower {
@@ -49,11 +47,15 @@ typedef struct Lower {
 
 // Gives `v` the formatted name. NULL stays NULL.
 Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char *suffix);
+// Initial values; the caller has set the phase to init. `state`: "" for parameters themselves.
+Value *lower_fill(Lower *l, const Type *type, const char *value);
+Value *lower_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state);
 Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause);
 
 void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
 void lower_sum_micro(Lower *l, Value *v);
 void lower_reductions_update(Lower *l);
 void lower_update_node(Lower *l, Node *node);
+void lower_updates(Lower *l);         // of all buckets
 
 #endif

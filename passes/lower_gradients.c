@@ -2,8 +2,6 @@
 //
 //   --reduce micro  Pack, ReduceScatter, TreeAccumulate of the shard    (stages 2, 3; any stage on request)
 //   --reduce step   Pack, TreeAccumulate of the whole bucket, then in update: AllReduce (stage 0) or ReduceScatter (stage 1)
-#include <string.h>
-
 #include "../kernels/ops.h"
 #include "accumulate.h"
 #include "lower.h"
@@ -112,59 +110,11 @@ static void lower_norm(Lower *l, Node *old) {
   l->replaced[old->outputs[0]->id] = limbs;
 }
 
-static Value *bucket_state(const BucketLower *lb, const char *state_name) {
-  for (int i = 0; i < lb->n_states; i++)
-    if (!strcmp(lb->states[i]->state_name, state_name)) return lb->states[i];
-  return NULL;
-}
-
-// One optimizer node for the whole bucket (or the rank's shard of it), modelled on the first parameter's.
-static void lower_optimizer(Lower *l, int b) {
-  Graph *g = l->graph;
-  BucketLower *lb = &l->buckets[b];
-  const Node *model = lb->optimizer;
-  bool part = lb->updated_flat && !lb->stored_flat;  // whole parameters, updated in shards
-  l->emit.cause = (Cause){.param = g->buckets[b].params[0], .pass = "insert_collectives"};
-  Value *param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
-  Value **inputs = arena_copy(g->arena, model->inputs, sizeof *inputs * (size_t)model->n_inputs);
-  inputs[0] = param;
-  inputs[1] = lb->grad;
-  for (int i = 2; i < model->n_inputs; i++) inputs[i] = inputs[i]->role == ROLE_STATE ? bucket_state(lb, inputs[i]->state_name) : replaced(l, inputs[i]);
-  if (l->emit.status) return;
-  Node *n = graph_make_node(g, model->op, arena_printf(g->arena, "bucket.%d.%s", b, model->op->name), model->n_inputs, inputs, model->n_outputs, NULL);
-  n->attrs = model->attrs;
-  n->phase = PHASE_UPDATE;
-  n->cause = l->emit.cause;
-  l->emit.status = node_infer(g, n);
-  if (l->emit.status) return;
-  graph_append(g, n);
-  for (int i = 0; i < n->n_outputs; i++) {
-    const Value *was = model->outputs[i]->carry;
-    Value *now = n->outputs[i], *to = was->role == ROLE_STATE ? bucket_state(lb, was->state_name) : lb->param;
-    if (was->role != ROLE_STATE && part) {
-      now = lower_collective(l, &op_AllGather, now, b, "param", (Cause){.param = g->buckets[b].params[0]});
-      if (!now) return;
-    }
-    now->role = to->role;
-    now->trainable = to->trainable;
-    now->bucket = b;
-    now->of = to->of;
-    now->state_name = to->state_name;
-    now->placement[0] = to->placement[0];
-    now->carry = to;
-    lower_name(l, now, "bucket.%d.%s.next", b, to->role == ROLE_STATE ? to->state_name : "param");
-  }
-}
-
 void lower_update_node(Lower *l, Node *n) {
-  if (n->phase == PHASE_INIT) return;                // states: rebuilt per bucket
   if (n->op == &op_SquaredNorm) {
     lower_norm(l, n);
-  } else if (n->op->flags & OP_OPTIMIZER) {
-    if (l->updates_done) return;
-    l->updates_done = true;
-    for (size_t b = 0; b < l->graph->n_buckets && !l->emit.status; b++)
-      if (l->buckets[b].optimizer) lower_optimizer(l, (int)b);
+  } else if (n->op == &op_Update) {
+    lower_updates(l);
   } else {
     for (int k = 0; k < n->n_inputs; k++) n->inputs[k] = replaced(l, n->inputs[k]);
     graph_append(l->graph, n);

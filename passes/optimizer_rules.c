@@ -1,117 +1,79 @@
 #include "optimizer_rules.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "../ir/decimal.h"
+#include "../ir/name_pattern.h"
 #include "../kernels/ops.h"
-#include "lower.h"
+#include "update_steps.h"
 
-static const char *decimal(Arena *arena, double v) {
+static const char *decimal(const BucketUpdate *u, double v) {
   char text[DECIMAL_BYTES];
-  return arena_string(arena, decimal_text(v, text));
+  return arena_string(u->lower->graph->arena, decimal_text(v, text));
+}
+#define A_DECIMAL(name, value) A_STRING(name, decimal(u, value))
+
+static void emit_sgd(BucketUpdate *u, const CompileOptions *o) {
+  Value *state = o->momentum != 0 ? update_state(u, "momentum_buffer", 0) : NULL;
+  update_step(u, &op_Sgd, INPUTS(state), ATTRS(A_DECIMAL("momentum", o->momentum), A_DECIMAL("dampening", o->dampening),
+                                               A_DECIMAL("weight_decay", o->weight_decay), A_INT("nesterov", o->nesterov)));
 }
 
-// A state of `param`, set to `initial` at start; `state_name` as torch.optim and checkpoints call it.
-static Value *state(Emit *e, Value *param, const char *state_name, double initial) {
-  Emit init = {.graph = e->graph, .phase = PHASE_INIT, .cause = e->cause};
-  Value *v = emit(&init, &op_Fill, NULL, 0, ATTRS(A_INTS("dims", param->type.dims, param->type.rank), A_INT("dtype", param->type.dtype),
-                                                  A_STRING("value", decimal(e->graph->arena, initial))));
-  if (!e->status) e->status = init.status;
-  if (!v) return NULL;
-  graph_claim_name(e->graph, v, arena_printf(e->graph->arena, "%s.%s", param->name, state_name));
-  v->role = ROLE_STATE;
-  v->of = param;
-  v->state_name = state_name;
-  return v;
+static void emit_adam_step(BucketUpdate *u, const CompileOptions *o, bool decoupled) {
+  update_step(u, &op_Adam, INPUTS(update_state(u, "exp_avg", 0), update_state(u, "exp_avg_sq", 0)),
+              ATTRS(A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay),
+                    A_INT("decoupled", decoupled)));
 }
 
-static void carry(Node *n, int output, Value *to) {
-  Value *v = n->outputs[output];
-  v->role = to->role;
-  v->trainable = to->trainable;
-  v->of = to->of;
-  v->state_name = to->state_name;
-  v->carry = to;
+static void emit_adam(BucketUpdate *u, const CompileOptions *o) { emit_adam_step(u, o, false); }
+static void emit_adamw(BucketUpdate *u, const CompileOptions *o) { emit_adam_step(u, o, true); }
+
+static void emit_adagrad(BucketUpdate *u, const CompileOptions *o) {
+  update_step(u, &op_Adagrad, INPUTS(update_state(u, "sum", o->initial_accumulator)),
+              ATTRS(A_DECIMAL("lr_decay", o->lr_decay), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay)));
 }
 
-// Node of optimizer row `op` with the given states; states[i] NULL ends the list. Carries param and states.
-static void emit_step(Emit *e, const Op *op, const Update *u, Value *param, Value *grad, Value *const *states, const AttrInit *attrs) {
-  Value *inputs[5 + STATES_MAX] = {param, grad, u->scale, u->lr, u->step};
-  int n_states = 0;
-  for (; n_states < STATES_MAX && states[n_states]; n_states++) inputs[5 + n_states] = states[n_states];
-  Node *n = emit_node(e, op, inputs, 5 + n_states, 1 + n_states, NULL, attrs);
-  if (!n) return;
-  carry(n, 0, param);
-  for (int i = 0; i < n_states; i++) carry(n, 1 + i, states[i]);
+static void emit_rmsprop(BucketUpdate *u, const CompileOptions *o) {
+  Value *square = update_state(u, "square_avg", 0), *buffer = o->momentum != 0 ? update_state(u, "momentum_buffer", 0) : NULL;
+  update_step(u, &op_Rmsprop, INPUTS(square, buffer),
+              ATTRS(A_DECIMAL("alpha", o->alpha), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay), A_DECIMAL("momentum", o->momentum)));
 }
 
-static void emit_sgd(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  Arena *arena = e->graph->arena;
-  Value *states[STATES_MAX] = {o->momentum != 0 ? state(e, param, "momentum_buffer", 0) : NULL};
-  emit_step(e, &op_Sgd, u, param, grad, states,
-            ATTRS(A_STRING("momentum", decimal(arena, o->momentum)), A_STRING("dampening", decimal(arena, o->dampening)),
-                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_INT("nesterov", o->nesterov)));
-}
-
-static void emit_adam_step(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad, bool decoupled) {
-  Arena *arena = e->graph->arena;
-  Value *states[STATES_MAX] = {state(e, param, "exp_avg", 0), state(e, param, "exp_avg_sq", 0)};
-  emit_step(e, &op_Adam, u, param, grad, states,
-            ATTRS(A_STRING("beta1", decimal(arena, o->beta1)), A_STRING("beta2", decimal(arena, o->beta2)), A_STRING("eps", decimal(arena, o->eps)),
-                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_INT("decoupled", decoupled)));
-}
-
-static void emit_adam(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) { emit_adam_step(e, o, u, param, grad, false); }
-static void emit_adamw(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) { emit_adam_step(e, o, u, param, grad, true); }
-
-static void emit_adagrad(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  Arena *arena = e->graph->arena;
-  Value *states[STATES_MAX] = {state(e, param, "sum", o->initial_accumulator)};
-  emit_step(e, &op_Adagrad, u, param, grad, states,
-            ATTRS(A_STRING("lr_decay", decimal(arena, o->lr_decay)), A_STRING("eps", decimal(arena, o->eps)),
-                  A_STRING("weight_decay", decimal(arena, o->weight_decay))));
-}
-
-static void emit_rmsprop(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  Arena *arena = e->graph->arena;
-  Value *states[STATES_MAX] = {state(e, param, "square_avg", 0), o->momentum != 0 ? state(e, param, "momentum_buffer", 0) : NULL};
-  emit_step(e, &op_Rmsprop, u, param, grad, states,
-            ATTRS(A_STRING("alpha", decimal(arena, o->alpha)), A_STRING("eps", decimal(arena, o->eps)),
-                  A_STRING("weight_decay", decimal(arena, o->weight_decay)), A_STRING("momentum", decimal(arena, o->momentum))));
+static void emit_lion(BucketUpdate *u, const CompileOptions *o) {
+  update_step(u, &op_Lion, INPUTS(update_state(u, "exp_avg", 0)),
+              ATTRS(A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("weight_decay", o->weight_decay)));
 }
 
 // ---- The rule that the model brings -------------------------------------------------------------------------------------------
 
-static void emit_model_step(Emit *e, const Op *op, const Update *u, Value *param, Value *grad, Value *const *states) {
-  const OwnOptimizer *own = e->graph->own_optimizer;
-  Arena *arena = e->graph->arena;
-  emit_step(e, op, u, param, grad, states,
-            ATTRS(A_STRING("alpha", decimal(arena, own->alpha)), A_STRING("beta", decimal(arena, own->beta)), A_STRING("epsilon", decimal(arena, own->epsilon)),
-                  A_STRING("norm_coefficient", decimal(arena, own->norm_coefficient)), A_STRING("post", decimal(arena, own->post)),
-                  A_STRING("decay_factor", decimal(arena, own->decay_factor)), A_INT("nesterov", own->nesterov), A_INT("t0", own->t0),
-                  A_INT("post_by_lr", own->post_by_lr), A_INT("correct_bias", own->correct_bias)));
+static void emit_model_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states) {
+  const OwnOptimizer *own = u->lower->graph->own_optimizer;
+  update_step(u, op, states, n_states,
+              ATTRS(A_DECIMAL("alpha", own->alpha), A_DECIMAL("beta", own->beta), A_DECIMAL("epsilon", own->epsilon),
+                    A_DECIMAL("norm_coefficient", own->norm_coefficient), A_DECIMAL("post", own->post), A_DECIMAL("decay_factor", own->decay_factor),
+                    A_INT("nesterov", own->nesterov), A_INT("t0", own->t0), A_INT("post_by_lr", own->post_by_lr), A_INT("correct_bias", own->correct_bias)));
 }
 
-static void emit_model_momentum(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  emit_model_step(e, &op_ModelMomentum, u, param, grad, (Value *[STATES_MAX]){state(e, param, "momentum_buffer", 0)});
+static void emit_model_momentum(BucketUpdate *u, const CompileOptions *o) { emit_model_step(u, &op_ModelMomentum, INPUTS(update_state(u, "momentum_buffer", 0))); }
+
+static void emit_model_adagrad(BucketUpdate *u, const CompileOptions *o) {
+  emit_model_step(u, &op_ModelAdagrad, INPUTS(update_state(u, "sum", u->lower->graph->own_optimizer->initial)));
 }
 
-static void emit_model_adagrad(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  emit_model_step(e, &op_ModelAdagrad, u, param, grad, (Value *[STATES_MAX]){state(e, param, "sum", e->graph->own_optimizer->initial)});
-}
-
-static void emit_model_adam(Emit *e, const CompileOptions *o, const Update *u, Value *param, Value *grad) {
-  emit_model_step(e, &op_ModelAdam, u, param, grad, (Value *[STATES_MAX]){state(e, param, "exp_avg", 0), state(e, param, "exp_avg_sq", 0)});
+static void emit_model_adam(BucketUpdate *u, const CompileOptions *o) {
+  emit_model_step(u, &op_ModelAdam, INPUTS(update_state(u, "exp_avg", 0), update_state(u, "exp_avg_sq", 0)));
 }
 
 // ---- The table ----------------------------------------------------------------------------------------------------------------
 
 const OptimizerRule optimizer_rules[] = {
-    {"sgd", emit_sgd, READS_MOMENTUM | READS_DAMPENING | READS_NESTEROV, .eps = 1e-8},
-    {"adam", emit_adam, READS_BETAS | READS_EPS, .eps = 1e-8},
-    {"adamw", emit_adamw, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01},
-    {"adagrad", emit_adagrad, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
-    {"rmsprop", emit_rmsprop, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
+    {"sgd", emit_sgd, REACH_ELEMENT, READS_MOMENTUM | READS_DAMPENING | READS_NESTEROV, .eps = 1e-8},
+    {"adam", emit_adam, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
+    {"adamw", emit_adamw, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
+    {"adagrad", emit_adagrad, REACH_ELEMENT, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
+    {"rmsprop", emit_rmsprop, REACH_ELEMENT, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
+    {"lion", emit_lion, REACH_ELEMENT, READS_BETAS, .beta1 = 0.9, .beta2 = 0.99},
     {"model_momentum", emit_model_momentum, .own = true},
     {"model_adagrad", emit_model_adagrad, .own = true},
     {"model_adam", emit_model_adam, .own = true},
@@ -122,4 +84,43 @@ const OptimizerRule *optimizer_rule_find(const char *name) {
   const OptimizerRule *rule = optimizer_rules;
   while (rule->name && strcmp(rule->name, name)) rule++;
   return rule->name ? rule : NULL;
+}
+
+// ---- Groups -------------------------------------------------------------------------------------------------------------------
+
+static bool group_matches(const ParamGroup *group, const char *param, const Type *type) {
+  const char *list = group->patterns;
+  for (char pattern[NAME_PATTERN_BYTES]; name_pattern_next(&list, pattern, sizeof pattern);)
+    if (strcmp(pattern, "@vectors") ? name_pattern_matches(pattern, param) : type->rank <= 1) return true;
+  return false;
+}
+
+const ParamGroup *param_group_find(const CompileOptions *options, const char *param, const Type *type) {
+  for (size_t i = 0; i < options->n_groups; i++)
+    if (group_matches(&options->groups[i], param, type)) return &options->groups[i];
+  return NULL;
+}
+
+const OptimizerRule *optimizer_rule_of(const CompileOptions *options, const char *param, const Type *type) {
+  const ParamGroup *group = param_group_find(options, param, type);
+  return optimizer_rule_find(group && group->optimizer ? group->optimizer : options->optimizer);
+}
+
+bool optimizer_alike(const CompileOptions *options, const char *a, const Type *a_type, const char *b, const Type *b_type) {
+  const OptimizerRule *rule = optimizer_rule_of(options, a, a_type);
+  if (param_group_find(options, a, a_type) != param_group_find(options, b, b_type)) return false;
+  return !rule || !rule->by_shape || (a_type->rank >= 2) == (b_type->rank >= 2);
+}
+
+static double or_default(double value, double fallback) { return isnan(value) ? fallback : value; }
+
+CompileOptions optimizer_rule_options(const OptimizerRule *rule, const CompileOptions *options, const ParamGroup *group) {
+  CompileOptions o = *options;
+  if (group && !isnan(group->weight_decay)) o.weight_decay = group->weight_decay;
+  o.weight_decay = or_default(o.weight_decay, rule->weight_decay);
+  o.eps = or_default(o.eps, rule->eps);
+  o.beta1 = or_default(o.beta1, rule->beta1);
+  o.beta2 = or_default(o.beta2, rule->beta2);
+  o.momentum = or_default(o.momentum, rule->momentum);
+  return o;
 }

@@ -1,15 +1,20 @@
-// The optimizers there are, one row each: what attach_optimizer emits, which options it reads and what holds where they do not say.
+// The optimizers there are, one row each: the steps that update one bucket, which options they read and what holds where nobody says.
 // --optimizer lists the names again (tools/options.def); the steps themselves are rows of kernels/.
 #ifndef TESSERA_OPTIMIZER_RULES_H
 #define TESSERA_OPTIMIZER_RULES_H
 
-#include "../ir/op.h"
-#include "pass.h"
+#include "lower.h"
 
-// What the update reads besides parameter, gradient and states: factor of the gradient, learning rate, step.
-typedef struct Update { Value *scale, *lr, *step; } Update;
+// What a rule is given: one bucket, or the rank's shard of it, whose gradients are complete.
+typedef struct BucketUpdate {
+  Lower *lower;
+  int index;                  // of the bucket
+  bool sharded;               // parameters, gradients and states are the rank's shards
+  Value *param, *grad, *scale, *lr, *step, *norm;
+  Value *next;                // the new parameters; set by the rule
+} BucketUpdate;
 
-enum {   // options that only some optimizers read; lr, weight_decay and clip_norm belong to all
+enum {   // options that only some optimizers read; lr, weight_decay and clipping belong to all
   READS_MOMENTUM = 1 << 0,
   READS_DAMPENING = 1 << 1,
   READS_NESTEROV = 1 << 2,
@@ -20,16 +25,38 @@ enum {   // options that only some optimizers read; lr, weight_decay and clip_no
   READS_INITIAL_ACCUMULATOR = 1 << 7,
 };
 
+// What one element's update depends on.
+typedef enum RuleReach {
+  REACH_ELEMENT,              // that element alone: any flat slice can be updated by itself
+  REACH_TENSOR,               // norms or row and column sums of its parameter, too
+  REACH_MATRIX,               // its whole parameter, which every rank that owns a part of it is sent
+} RuleReach;
+
 typedef struct OptimizerRule {
   const char *name;
-  // Appends one step of `param`, with states that live on. Errors stick in `e`.
-  void (*emit)(Emit *e, const CompileOptions *options, const Update *update, Value *param, Value *grad);
+  // Appends the steps of one bucket, with states that live on, and sets update->next. Errors stick in the Emit of the lowering.
+  void (*emit)(BucketUpdate *update, const CompileOptions *options);
+  RuleReach reach;
   uint32_t reads;             // READS_*
   double eps, weight_decay;   // defaults, as torch.optim has them
+  double beta1, beta2, momentum;
+  bool by_shape;              // parameters with two or more axes are updated in another way than the others: they have buckets of their own
   bool own;                   // a rule that models bring: needs graph->own_optimizer
 } OptimizerRule;
 
 extern const OptimizerRule optimizer_rules[];              // ends with name NULL
 const OptimizerRule *optimizer_rule_find(const char *name);   // NULL when there is none
+
+// The row that updates a parameter: its group's or the run's. Never NULL after attach_optimizer.
+const OptimizerRule *optimizer_rule_of(const CompileOptions *options, const char *param, const Type *type);
+
+// The options as `rule` and `group` (may be NULL) make them: what was left at NAN has its default.
+CompileOptions optimizer_rule_options(const OptimizerRule *rule, const CompileOptions *options, const ParamGroup *group);
+
+// The first group that matches a parameter; NULL: none.
+const ParamGroup *param_group_find(const CompileOptions *options, const char *param, const Type *type);
+
+// May two parameters be in one bucket, as far as their update is concerned?
+bool optimizer_alike(const CompileOptions *options, const char *a, const Type *a_type, const char *b, const Type *b_type);
 
 #endif

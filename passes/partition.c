@@ -6,6 +6,7 @@
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "accumulate.h"
+#include "optimizer_rules.h"
 #include "pass_list.h"
 #include "partition.h"
 
@@ -52,9 +53,10 @@ static Status record(Graph *graph, const CompileOptions *o) {
   return STATUS_OK;
 }
 
-static void add_bucket(Graph *graph, size_t *capacity, Value *param) {
+static void add_bucket(Graph *graph, const CompileOptions *o, size_t *capacity, Value *param) {
   Arena *arena = graph->arena;
-  Bucket b = {.dtype = param->type.dtype, .trainable = param->trainable, .n_params = 1};
+  const ParamGroup *group = param->trainable ? param_group_find(o, param->name, &param->type) : NULL;
+  Bucket b = {.dtype = param->type.dtype, .trainable = param->trainable, .group = group ? arena_string(arena, group->text) : NULL, .n_params = 1};
   b.params = ARENA_ARRAY(arena, const char *, 1);
   b.params[0] = param->name;
   b.types = arena_copy(arena, &param->type, sizeof param->type);
@@ -65,13 +67,13 @@ static void add_bucket(Graph *graph, size_t *capacity, Value *param) {
 }
 
 // Canonical order: first use, so that a bucket's parameters are needed together.
-static void add_buckets(Graph *graph) {
+static void add_buckets(Graph *graph, const CompileOptions *o) {
   size_t capacity = 0;
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
     for (int k = 0; k < n->n_inputs; k++)
       if (n->inputs[k] && n->inputs[k]->role == ROLE_PARAM && n->inputs[k]->bucket < 0 && !n->inputs[k]->producer)
-        add_bucket(graph, &capacity, n->inputs[k]);
+        add_bucket(graph, o, &capacity, n->inputs[k]);
   }
 }
 
@@ -84,7 +86,6 @@ static void place(Graph *graph, int zero) {
     const Placement flat = {PLACED_FLAT, param->bucket}, whole = {PLACED_WHOLE, 0}, partial = {PLACED_PARTIAL, 0};
     switch (v->role) {
     case ROLE_PARAM: v->placement[0] = zero >= 3 || (zero >= 1 && v->carry) ? flat : whole; break;   // updated in shards from stage 1 on
-    case ROLE_STATE: v->placement[0] = zero >= 1 ? flat : whole; break;
     case ROLE_GRAD: v->placement[0] = partial; break;      // a summand per rank; reduced to its owner (or to all) by the lowering
     default: break;
     }
@@ -93,7 +94,7 @@ static void place(Graph *graph, int zero) {
 
 Status pass_partition(Graph *graph, const CompileOptions *options) {
   TRY(record(graph, options));
-  add_buckets(graph);
+  add_buckets(graph, options);
   if (options->ranks > 1) place(graph, options->zero);
   return STATUS_OK;
 }

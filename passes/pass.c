@@ -1,6 +1,7 @@
 // The pass runner: checks facts, runs, verifies, times and prints.
 #include "pass.h"
 
+#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -31,10 +32,11 @@ CompileOptions compile_options_default(void) {
       .bucket_bytes = INT64_C(16) << 20,
       .optimizer = "adamw",
       .lr = 1e-3,
-      .beta1 = 0.9,
-      .beta2 = 0.999,
-      .eps = 1e-8,
-      .weight_decay = 0.01,
+      .momentum = NAN,
+      .beta1 = NAN,
+      .beta2 = NAN,
+      .eps = NAN,
+      .weight_decay = NAN,
       .alpha = 0.99,
   };
 }

@@ -9,6 +9,15 @@
 #include "../ir/plan.h"
 #include "../kernels/loops.h"
 
+// Parameters that are updated with other numbers than the rest.
+typedef struct ParamGroup {
+  const char *patterns;          // comma-separated, with * and ?; "@vectors": parameters of at most one axis
+  const char *text;              // the whole as it was said; recorded with the group's buckets
+  const char *optimizer;         // NULL: the run's
+  double weight_decay;           // NAN: the optimizer's
+  double lr_scale;               // factor of the learning rate
+} ParamGroup;
+
 // Everything a user may ask of the compiler, in library terms. tools/ fills it from options.def; recorded in the plan's recipe.
 typedef struct CompileOptions {
   int ranks;                     // size of the dp axis, >= 1
@@ -23,10 +32,13 @@ typedef struct CompileOptions {
   const char *loss_output;       // NULL: the first float output of one element
   const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name
   Type labels_type;              // of the first batch of labels, where an input is created for them; dtype NONE: not known
-  const char *optimizer;         // "sgd", "adam", "adamw", "adagrad", "rmsprop"
+  const char *optimizer;         // a row of optimizer_rules.c
+  // NAN for beta1, beta2, eps, weight_decay and momentum: what the optimizer has by default (optimizer_rules.c)
   double lr, momentum, dampening, beta1, beta2, eps, weight_decay, clip_norm;   // clip_norm 0: none
   double alpha, lr_decay, initial_accumulator;       // rmsprop; adagrad
   bool nesterov;
+  const ParamGroup *groups;      // the first that matches a parameter holds
+  size_t n_groups;
   const char *model_path;        // recorded
   const WeightSource *weights;   // recorded by path and fingerprint
   bool resume;                   // optimizer state is loaded, not zeroed

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "../ir/state.h"
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 
@@ -69,8 +70,9 @@ static void rule_load(Meanings *m, const Node *node) {
   }
   bool shard = attr_int(node, "sharded") && m->proof->ranks > 1, is_state = *attr_string(node, "state") != 0;
   bool same = params.n == bucket->n_params && starts.n == params.n;
-  for (int i = 0; same && i < bucket->n_params; i++) same = !strcmp(params.items[i], bucket->params[i]) && starts.items[i] == bucket->starts[i];
-  if (!same || v->type.dtype != bucket->dtype || type_elems(&v->type) != (shard ? bucket->shard_elems : bucket->elems))
+  StateShape shape = is_state ? v->state_shape : STATE_ELEMENTS;
+  for (int i = 0; same && i < bucket->n_params; i++) same = !strcmp(params.items[i], bucket->params[i]) && starts.items[i] == state_start(shape, bucket, i);
+  if (!same || (!is_state && v->type.dtype != bucket->dtype) || type_elems(&v->type) != state_start(shape, bucket, bucket->n_params) / (shard ? m->proof->ranks : 1))
     proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads '%s', %" PRId64 " elements of %s: not the parameters of bucket %d where they lie",
                  node->name, v->name,
                  type_elems(&v->type), dtype_name(v->type.dtype), b);
@@ -313,6 +315,10 @@ static void rule_norm(Meanings *m, const Node *node) {
   mean(m, output(node, 0), (Meaning){.kind = MEANS_LIMBS, .bucket = -1, .over_ranks = !shard, .over_micro = true});
 }
 
+static void rule_rate(Meanings *m, const Node *node) {
+  if (meaning_expect(m, node, input(node, 0), MEANS_LR, "learning rate")) mean(m, output(node, 0), (Meaning){.kind = MEANS_LR, .bucket = -1});
+}
+
 static void rule_clip(Meanings *m, const Node *node) {
   meaning_expect(m, node, input(node, 0), MEANS_INVERSE_COUNT, "inverse count");
   if (meaning_expect(m, node, input(node, 1), MEANS_LIMBS, "squared norm")) check_complete(m, node, input(node, 1));
@@ -339,6 +345,7 @@ static const Rule rules[] = {
     {&op_LossMean, PHASE_UPDATE, PHASE_UPDATE, rule_mean},
     {&op_SquaredNorm, PHASE_UPDATE, PHASE_UPDATE, rule_norm},
     {&op_ClipScale, PHASE_UPDATE, PHASE_UPDATE, rule_clip},
+    {&op_RateScale, PHASE_UPDATE, PHASE_UPDATE, rule_rate},
 };
 
 static void rule_model(Meanings *m, const Node *node) {

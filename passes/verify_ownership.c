@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/state.h"
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "../kernels/optimizer.h"
@@ -25,6 +26,11 @@ static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
                  param.bucket);
     return;
   }
+  int64_t elems = state_start(v->state_shape, &m->graph->buckets[param.bucket], m->graph->buckets[param.bucket].n_params);
+  if (param.shard && state_is_cut(v->state_shape)) elems /= m->proof->ranks;
+  if (type_elems(&v->type) != elems || next->state_shape != v->state_shape)
+    proof_defect(m->proof, "wrong_state", node, v, "'%s' has %" PRId64 " elements; a state of %s has %" PRId64, v->name, type_elems(&v->type),
+                 state_shape_name(v->state_shape), elems);
   bool may_start_above_zero = node->op == &op_Adagrad || node->op == &op_ModelAdagrad;
   if (meaning.kind == MEANS_FILL && !may_start_above_zero && strtod(attr_string(v->producer, "value"), NULL) != 0)
     proof_defect(m->proof, "wrong_state", node, v, "'%s' starts at %s; states of %s start at 0", v->name, attr_string(v->producer, "value"),

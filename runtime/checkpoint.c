@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "../ir/hex.h"
+#include "../ir/state.h"
 #include "new_folder.h"
 #include "origin_json.h"
 #include "safetensors.h"
@@ -135,8 +136,7 @@ static Status list_states(const Graph *program, Items *items) {
         items_finish(items);
         FAIL(RESOURCE, NULL, "no memory to name a state");
       }
-      Type type = bucket->types[i];
-      type.dtype = state->type.dtype;
+      Type type = state_piece_type(state->state_shape, state->type.dtype, &bucket->types[i]);
       items->names[items->n] = name;
       items->entries[items->n] = (SafetensorsEntry){name, type};
       items->items[items->n++] = (Item){bucket->params[i], state->state_name};

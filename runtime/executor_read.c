@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "../ir/hex.h"
+#include "../ir/state.h"
 #include "executor_state.h"
 
 static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out_bucket, int *out_slot) {
@@ -22,8 +23,8 @@ static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out
 static char *address(const Executor *e, const Value *v, int rank) { return value_address(e->graph, v, rank, &e->ranks[rank].memory, &e->process_memory); }
 
 // Elements [start, start + n) of a bucket's flat value, wherever its shards lie.
-static void collect(const Executor *e, const Bucket *bucket, const Value *flat, int64_t start, int64_t n, void *out) {
-  int64_t width = dtype_bytes(flat->type.dtype), shard = flat->placement[0].kind == PLACED_FLAT ? bucket->shard_elems : bucket->elems;
+static void collect(const Executor *e, const Value *flat, int64_t start, int64_t n, void *out) {
+  int64_t width = dtype_bytes(flat->type.dtype), shard = type_elems(&flat->type);
   for (int64_t at = start; at < start + n;) {
     int64_t rank = at / shard, inside = at % shard, m = shard - inside;
     if (m > start + n - at) m = start + n - at;
@@ -37,7 +38,8 @@ static Status find_flat(const Executor *e, int bucket, const Bucket *b, const ch
   snprintf(name, sizeof name, "bucket.%d.%s", bucket, what);
   const Value *v = graph_find_value(e->graph, name);
   if (!v || v->loc.buffer < 0 || v->bucket != bucket) FAIL(USAGE, param, "the plan holds no '%s' of it", what);
-  int64_t want = v->placement[0].kind == PLACED_FLAT ? b->shard_elems : b->elems;
+  int64_t want = state_start(v->state_shape, b, b->n_params);
+  if (v->placement[0].kind == PLACED_FLAT) want /= e->n_ranks;
   if (type_elems(&v->type) != want || (v->placement[0].kind != PLACED_FLAT && v->placement[0].kind != PLACED_WHOLE))
     FAIL(MALFORMED, v->name, "%" PRId64 " elements for %" PRId64 " of its bucket", type_elems(&v->type), want);
   *out = v;
@@ -67,9 +69,10 @@ Status executor_read(Executor *e, const char *param, const char *which, void *ou
   if (!bucket) return read_buffer(e, param, which, out);
   const Value *flat;
   TRY(find_flat(e, b, bucket, which ? which : "param", param, &flat));
-  int64_t elems = type_elems(&bucket->types[slot]);
-  if (bucket->starts[slot] < 0 || bucket->starts[slot] + elems > bucket->elems) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
-  collect(e, bucket, flat, bucket->starts[slot], elems, out);
+  Type piece = state_piece_type(flat->state_shape, flat->type.dtype, &bucket->types[slot]);
+  int64_t elems = type_elems(&piece), start = state_start(flat->state_shape, bucket, slot);
+  if (start < 0 || start + elems > state_start(flat->state_shape, bucket, bucket->n_params)) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
+  collect(e, flat, start, elems, out);
   if (which && !strcmp(which, "grad")) TRY(scale_gradient(e, flat->type.dtype, out, elems));
   return NULL;
 }
@@ -94,7 +97,7 @@ static Status hash_param(const Executor *e, const NamedParam *param, XXH3_state_
   XXH3_128bits_update(state, param->name, strlen(param->name) + 1);
   for (int64_t at = 0; at < elems; at += step) {
     int64_t n = elems - at < step ? elems - at : step;
-    collect(e, bucket, flat, bucket->starts[slot] + at, n, piece);
+    collect(e, flat, bucket->starts[slot] + at, n, piece);
     XXH3_128bits_update(state, piece, (size_t)(n * width));
   }
   return NULL;

@@ -1,6 +1,7 @@
 #include "compile_flow.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -272,6 +273,62 @@ Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
   return status;
 }
 
+static Status read_betas(const Options *options, CompileOptions *out) {
+  if (!options->given.betas) return STATUS_OK;
+  if (options->betas.n != 2) FAIL(USAGE, NULL, "--betas takes two numbers: --betas 0.9,0.999");
+  out->beta1 = options->betas.items[0];
+  out->beta2 = options->betas.items[1];
+  if (out->beta1 < 0 || out->beta1 >= 1 || out->beta2 < 0 || out->beta2 >= 1) FAIL(USAGE, NULL, "--betas %g,%g: each must be in [0, 1)", out->beta1, out->beta2);
+  return STATUS_OK;
+}
+
+// ---- Groups of parameters -----------------------------------------------------------------------------------------------------
+
+// "weight-decay=0" and its like.
+static Status read_group_setting(const char *text, const char *setting, ParamGroup *out) {
+  const char *equals = strchr(setting, '=');
+  size_t n = equals ? (size_t)(equals - setting) : 0;
+  char *end = NULL;
+  double value = equals ? strtod(equals + 1, &end) : 0;
+  bool number = equals && end != equals + 1 && !*end && value >= 0 && value < INFINITY;
+  double *to = n == 12 && !strncmp(setting, "weight-decay", n) ? &out->weight_decay : n == 8 && !strncmp(setting, "lr-scale", n) ? &out->lr_scale : NULL;
+  if (n == 9 && !strncmp(setting, "optimizer", n)) {
+    const OptimizerRule *rule = optimizer_rule_find(equals + 1);
+    if (!rule || rule->own) FAIL(USAGE, NULL, "--group '%s': the optimizer '%s' is unknown; --help lists those of --optimizer", text, equals + 1);
+    out->optimizer = rule->name;
+    return STATUS_OK;
+  }
+  if (!to || !number)
+    FAIL(USAGE, NULL, "--group '%s': '%s' is none of weight-decay=F, lr-scale=F (F: 0 or more), optimizer=NAME", text, setting);
+  *to = value;
+  return STATUS_OK;
+}
+
+// PATTERN[,PATTERN...]:SETTING[,SETTING...]; names of ONNX may hold colons, settings do not.
+static Status read_group(const char *text, Arena *arena, ParamGroup *out) {
+  const char *colon = strrchr(text, ':');
+  if (!colon || colon == text || !colon[1])
+    FAIL(USAGE, NULL, "--group '%s' is not PATTERN:SETTING,... such as '*bias:weight-decay=0,lr-scale=0.1'", text);
+  *out = (ParamGroup){.patterns = arena_string_n(arena, text, (size_t)(colon - text)), .text = arena_string(arena, text), .weight_decay = NAN, .lr_scale = 1};
+  for (const char **setting = flow_split_list(colon + 1, arena); *setting; setting++) TRY(read_group_setting(text, *setting, out));
+  return STATUS_OK;
+}
+
+static Status read_groups(Arena *arena, const Options *options, CompileOptions *out) {
+  ParamGroup *groups = ARENA_ARRAY(arena, ParamGroup, options->group.n + options->no_decay.n);
+  size_t n = 0;
+  for (int i = 0; i < options->group.n; i++) TRY(read_group(options->group.items[i], arena, &groups[n++]));
+  for (int i = 0; i < options->no_decay.n; i++) TRY(read_group(arena_printf(arena, "%s:weight-decay=0", options->no_decay.items[i]), arena, &groups[n++]));
+  out->groups = groups;
+  out->n_groups = n;
+  return STATUS_OK;
+}
+
+static Status read_groups_guarded(const Flow *flow, const Options *options, CompileOptions *out) {
+  ARENA_GUARD(flow->arena);
+  ARENA_RETURN(flow->arena, read_groups(flow->arena, options, out));
+}
+
 Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
   CompileOptions c = compile_options_default();
   c.ranks = (int)options->ranks;
@@ -292,13 +349,10 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.labels = options->labels;
   c.optimizer = options->optimizer;
   c.lr = options->lr;
-  c.momentum = options->momentum;
+  c.momentum = options->given.momentum ? options->momentum : NAN;
   c.dampening = options->dampening;
   c.nesterov = options->nesterov;
-  if (options->betas.n != 2) FAIL(USAGE, NULL, "--betas takes two numbers: --betas 0.9,0.999");
-  c.beta1 = options->betas.items[0];
-  c.beta2 = options->betas.items[1];
-  if (c.beta1 < 0 || c.beta1 >= 1 || c.beta2 < 0 || c.beta2 >= 1) FAIL(USAGE, NULL, "--betas %g,%g: each must be in [0, 1)", c.beta1, c.beta2);
+  TRY(read_betas(options, &c));
   const OwnOptimizer *own = options->given.optimizer || !flow->graph ? NULL : flow->graph->own_optimizer;
   if (own) {
     c.optimizer = own->name;
@@ -306,14 +360,14 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
     c.beta2 = own->beta;
     if (!options->given.lr && own->lr >= 0) c.lr = own->lr;
   }
-  const OptimizerRule *rule = optimizer_rule_find(options->optimizer);   // not NULL: the choices of --optimizer are rows
-  c.eps = own ? own->epsilon : options->given.eps || !rule ? options->eps : rule->eps;
+  c.eps = own ? own->epsilon : options->given.eps ? options->eps : NAN;
   c.alpha = options->alpha;
   c.lr_decay = options->lr_decay;
   c.initial_accumulator = options->initial_accumulator;
-  c.weight_decay = own ? own->post : options->given.weight_decay || !rule ? options->weight_decay : rule->weight_decay;
+  c.weight_decay = own ? own->post : options->given.weight_decay ? options->weight_decay : NAN;
   c.clip_norm = options->clip_norm;
-  if (c.nesterov && (c.momentum <= 0 || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
+  TRY(read_groups_guarded(flow, options, &c));
+  if (c.nesterov && (!(c.momentum > 0) || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
   c.model_path = flow->model ? model_path(flow->model) : options->input;
   c.weights = &flow->weights;
   c.resume = options->resume != NULL;
@@ -323,7 +377,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
 
 static Status check_options_fit_optimizer(const Options *options, const OwnOptimizer *own) {
   bool any = options->given.momentum || options->given.dampening || options->given.nesterov || options->given.betas || options->given.eps || options->given.alpha ||
-             options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay;
+             options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay || options->given.group || options->given.no_decay;
   if (own && !options->given.optimizer && any)
     FAIL(USAGE, NULL, "the model brings its own optimizer with its numbers; name another with --optimizer to change them");
   const OptimizerRule *rule = optimizer_rule_find(options->optimizer);

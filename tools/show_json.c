@@ -111,6 +111,7 @@ static void json_buckets(JsonWriter *w, const PlanView *v) {
     json_write_object(w, NULL);
     json_write_text(w, "dtype", dtype_name(bucket->dtype));
     json_write_bool(w, "trainable", bucket->trainable);
+    json_write_text(w, "group", bucket->group);
     json_write_int(w, "elems", bucket->elems);
     json_write_int(w, "shard_elems", bucket->shard_elems);
     json_write_array(w, "params");

@@ -92,7 +92,7 @@ def check_usage(tmp):
         (["run", mlp, "--zero", "4", *plain], 2, ["0..3"]),
         (["run", mlp, "--ranks=3", "--micro-batches", "4", *plain], 2, ["3", "6"]),
         (["run", mlp, "--zero", "3", "--reduce", "step", *plain], 2, ["--reduce micro"]),
-        (["run", mlp, "--optimizer", "lion", *plain], 2, ["sgd|adam|adamw"]),
+        (["run", mlp, "--optimizer", "lyon", *plain], 2, ["sgd|adam|adamw"]),
         (["run", mlp, "--optimizer", "adam", "--momentum", "0.9", *plain], 2, ["--momentum"]),
         (["run", mlp, "--betas", "0.9", *plain], 2, ["two numbers"]),
         (["run", mlp, "--lr-list", "0.1,x", *plain], 2, ["x"]),

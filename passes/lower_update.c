@@ -1,0 +1,113 @@
+// Third part of insert_collectives: the update of each bucket, by the rule of its optimizer, and the way of the new parameters back to where they
+// are stored.
+#include <string.h>
+
+#include "../ir/decimal.h"
+#include "../ir/state.h"
+#include "../kernels/ops.h"
+#include "update_steps.h"
+
+// ---- Steps of a rule ----------------------------------------------------------------------------------------------------------
+
+Value *update_state_of(BucketUpdate *u, const char *name, StateShape shape, Dtype dtype, double initial) {
+  Lower *l = u->lower;
+  const Bucket *bucket = &l->graph->buckets[u->index];
+  bool cut = u->sharded && state_is_cut(shape);
+  int64_t *starts = ARENA_ARRAY(l->graph->arena, int64_t, bucket->n_params);
+  for (int i = 0; i < bucket->n_params; i++) starts[i] = state_start(shape, bucket, i);
+  Type type = type_vector(dtype, state_start(shape, bucket, bucket->n_params) / (cut ? l->ranks : 1));
+  char text[DECIMAL_BYTES];
+  const Emit update = l->emit;
+  l->emit.phase = PHASE_INIT;
+  Value *v = l->options->resume ? lower_load(l, bucket->params, starts, bucket->n_params, &type, cut, name) : lower_fill(l, &type, decimal_text(initial, text));
+  l->emit.phase = update.phase;
+  if (!lower_name(l, v, "bucket.%d.%s", u->index, name)) return NULL;
+  v->role = ROLE_STATE;
+  v->state_name = name;
+  v->state_shape = shape;
+  v->bucket = u->index;
+  v->of = l->buckets[u->index].param;
+  if (cut) v->placement[0] = (Placement){PLACED_FLAT, u->index};
+  return v;
+}
+
+Value *update_state(BucketUpdate *u, const char *name, double initial) {
+  return update_state_of(u, name, STATE_ELEMENTS, u->lower->graph->buckets[u->index].dtype, initial);
+}
+
+// `now` becomes `to`, a state or the stored parameters, for the next step.
+static void carry(BucketUpdate *u, Value *now, Value *to, const char *what) {
+  now->role = to->role;
+  now->trainable = to->trainable;
+  now->bucket = to->bucket;
+  now->of = to->of;
+  now->state_name = to->state_name;
+  now->state_shape = to->state_shape;
+  now->placement[0] = to->placement[0];
+  now->carry = to;
+  lower_name(u->lower, now, "bucket.%d.%s.next", u->index, what);
+}
+
+// A step named after its bucket; its outputs from `first` on become the states.
+static Node *emit_bucket_step(BucketUpdate *u, const Op *op, Value *const *inputs, int n_inputs, int n_outputs, Value *const *states, int first, const AttrInit *attrs) {
+  Lower *l = u->lower;
+  const Node name = {.name = arena_printf(l->graph->arena, "bucket.%d", u->index)};
+  l->emit.at = &name;
+  Node *n = emit_node(&l->emit, op, inputs, n_inputs, n_outputs, NULL, attrs);
+  l->emit.at = NULL;
+  for (int i = first; n && i < n_outputs; i++) carry(u, n->outputs[i], states[i - first], states[i - first]->state_name);
+  return n;
+}
+
+enum { STEP_INPUTS = 5 };      // param, grad, scale, lr, step
+
+void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+  Value *inputs[STEP_INPUTS + STATES_MAX] = {u->param, u->grad, u->scale, u->lr, u->step};
+  int n = 0;
+  if (u->lower->emit.status) return;
+  for (int i = 0; i < n_states; i++)
+    if (states[i]) inputs[STEP_INPUTS + n++] = states[i];
+  Node *node = emit_bucket_step(u, op, inputs, STEP_INPUTS + n, 1 + n, inputs + STEP_INPUTS, 1, attrs);
+  if (node) u->next = node->outputs[0];
+}
+
+// ---- One bucket ---------------------------------------------------------------------------------------------------------------
+
+// The learning rate of a group; one node for all groups that scale it alike.
+static Value *scaled_rate(Lower *l, Value *lr, double factor) {
+  Graph *g = l->graph;
+  char text[DECIMAL_BYTES];
+  if (factor == 1) return lr;
+  decimal_text(factor, text);
+  for (size_t i = g->n_nodes; i-- > 0 && g->nodes[i]->phase == PHASE_UPDATE;)
+    if (g->nodes[i]->op == &op_RateScale && !strcmp(attr_string(g->nodes[i], "factor"), text)) return g->nodes[i]->outputs[0];
+  l->emit.cause = (Cause){.pass = "insert_collectives"};
+  return emit(&l->emit, &op_RateScale, INPUTS(lr), ATTRS(A_STRING("factor", text)));
+}
+
+static void lower_update(Lower *l, int b) {
+  Graph *g = l->graph;
+  BucketLower *lb = &l->buckets[b];
+  const Bucket *bucket = &g->buckets[b];
+  Value *const *given = lb->update->inputs;                // param, grad, scale, lr, step
+  const ParamGroup *group = param_group_find(l->options, bucket->params[0], &bucket->types[0]);
+  const OptimizerRule *rule = optimizer_rule_of(l->options, bucket->params[0], &bucket->types[0]);
+  CompileOptions options = optimizer_rule_options(rule, l->options, group);
+  bool part = lb->updated_flat && !lb->stored_flat;        // whole parameters, updated in shards
+  Value *lr = scaled_rate(l, given[3], group ? group->lr_scale : 1);
+  l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
+  BucketUpdate u = {.lower = l, .index = b, .sharded = lb->updated_flat, .grad = lb->grad, .scale = given[2], .lr = lr, .step = given[4], .norm = g->norm_report};
+  u.param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
+  if (l->emit.status) return;
+  rule->emit(&u, &options);
+  if (part && u.next) u.next = lower_collective(l, &op_AllGather, u.next, b, "param", (Cause){.param = bucket->params[0]});
+  if (l->emit.status || !u.next) return;
+  carry(&u, u.next, lb->param, "param");
+}
+
+void lower_updates(Lower *l) {
+  if (l->updates_done) return;
+  l->updates_done = true;
+  for (size_t b = 0; b < l->graph->n_buckets && !l->emit.status; b++)
+    if (l->buckets[b].update) lower_update(l, (int)b);
+}

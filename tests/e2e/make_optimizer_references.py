@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Writes optimizer_references.json: losses and parameters of PyTorch in float64 for the cases of optimizer_case.py. Needs torch (made with 2.13.0).
+
+    make_optimizer_references.py
+"""
+import json
+import os
+
+import torch
+
+from optimizer_case import BATCH, CASES, SHAPES, STEPS, batches, digest, params
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def train(name, settings, dtype=torch.float64):
+    settings = dict(settings)
+    groups = settings.pop("groups", {})
+    p = {n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in params().items()}
+    optimizer = getattr(torch.optim, name)([dict(params=[p[n]], **groups.get(n, {})) for n in SHAPES], **settings)
+    xs, ys = (torch.tensor(a, dtype=dtype) for a in batches())
+    losses = []
+    for x, y in zip(xs, ys):
+        loss = ((torch.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"] - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return {"losses": losses, "digest": digest({n: v.detach().numpy() for n, v in p.items()})}
+
+
+def main():
+    out = {"torch": torch.__version__, "cases": {name: train(*reference) for name, (_, reference) in CASES.items() if reference}}
+    with open(os.path.join(HERE, "optimizer_references.json"), "w") as f:
+        json.dump(out, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Every optimizer against PyTorch (float64, recorded) or against its paper's formula, over 12 steps; the same bits over ranks, stages and bucket sizes;
+groups of parameters.
+
+    test_optimizers.py TESSERA
+"""
+import json
+import os
+import tempfile
+
+from e2e import HERE, check, finish, need, tessera, weights
+
+need("numpy", "safetensors", "onnx")
+import numpy as np
+from safetensors.numpy import save_file
+
+from optimizer_case import BATCH, CASES, STEPS, batches, digest, gradients, params, write_model
+
+LION = dict(lr=0.003, beta1=0.9, beta2=0.99, decay=0.1)
+
+
+def lion(p, g, state, t):
+    """Chen et al., 2023, algorithm 2."""
+    s = LION
+    m = state.setdefault("m", np.zeros_like(p))
+    direction = np.sign(s["beta1"] * m + (1 - s["beta1"]) * g)
+    state["m"] = s["beta2"] * m + (1 - s["beta2"]) * g
+    return p - s["lr"] * (direction + s["decay"] * p)
+
+
+FORMULAS = {   # name: (our options, step of one parameter in float64)
+    "lion": (["--optimizer", "lion", "--lr", LION["lr"], "--weight-decay", LION["decay"]], lion),
+}
+
+
+def by_formula(step):
+    p, states, losses = {n: v.astype(np.float64) for n, v in params().items()}, {n: {} for n in params()}, []
+    for t, (x, y) in enumerate(zip(*batches()), 1):
+        loss, g = gradients(p, x.astype(np.float64), y.astype(np.float64))
+        p = {n: step(p[n], g[n], states[n], t) for n in p}
+        losses.append(float(loss))
+    return {"losses": losses, "digest": digest(p)}
+
+
+class Runner:
+    def __init__(self, tmp):
+        self.tmp, self.model, self.data = tmp, os.path.join(tmp, "model.onnx"), os.path.join(tmp, "data.safetensors")
+        write_model(self.model)
+        x, y = batches()
+        save_file({"x": x.reshape(STEPS * BATCH, -1), "y": y.reshape(STEPS * BATCH, -1)}, self.data)
+
+    def run(self, *arguments, batch=BATCH, micro=1, steps=STEPS, expect=0, save=None):
+        report = os.path.join(self.tmp, "report.json")
+        more = ["--save", save] if save else []
+        p = tessera("run", self.model, "--data", self.data, "--no-shuffle", "--batch", batch, "--micro-batches", micro, "--steps", steps, "--report", report,
+                    *arguments, *more)
+        check(p.returncode == expect, "%s: exit %d: %s" % (arguments, p.returncode, p.stderr[-400:]))
+        return dict(json.load(open(report)), stderr=p.stderr)
+
+
+def compare(name, have, final, want, tolerance):
+    e = max(abs(a - b) / abs(b) for a, b in zip(have["losses"], want["losses"]))
+    far = max(abs(a - b) / max(abs(v[0]), 1e-30) for n, v in want["digest"].items() for a, b in zip(digest(final)[n], v))
+    check(len(have["losses"]) == STEPS and e <= tolerance, "%s: losses are off by %.3g: %s, wanted %s" % (name, e, have["losses"], want["losses"]))
+    check(far <= 100 * tolerance, "%s: parameters are off by %.3g" % (name, far))
+    return e, far
+
+
+def check_references(r):
+    references = json.load(open(os.path.join(HERE, "optimizer_references.json")))["cases"]
+    wanted = {n: (options, references[n]) for n, (options, reference) in CASES.items() if reference}
+    wanted.update({n: (options, by_formula(step)) for n, (options, step) in FORMULAS.items()})
+    for name, (options, want) in wanted.items():
+        saved = os.path.join(r.tmp, name)
+        wide = compare(name + " fp64", r.run(*options, "--precision", "fp64", save=saved), weights(saved), want, 1e-9)
+        narrow = compare(name + " f32", r.run(*options, save=saved), weights(saved), want, 2e-5)
+        print("%-14s losses to %.1e in fp64, %.1e in f32; parameters to %.1e, %.1e" % (name, wide[0], narrow[0], wide[1], narrow[1]))
+
+
+def check_bits(r):
+    """Batches of 2, four micro-batches a step: 1, 2, 4 ranks, all stages."""
+    for name, options in {**{n: c[0] for n, c in CASES.items()}, **{n: f[0] for n, f in FORMULAS.items()}}.items():
+        first = None
+        for ranks in (1, 2, 4):
+            for zero in range(4):
+                for more in ([], ["--bucket-bytes", 8192]) if ranks > 1 else ([],):
+                    one = r.run(*options, "--clip-norm", "0.5", "--ranks", ranks, "--zero", zero, *more, batch=2, micro=4, steps=6)
+                    result = (one["losses"], one["grad_norms"], one["params_hash"])
+                    first = first or result
+                    check(result == first, "%s: %d ranks, stage %d %s: other bits" % (name, ranks, zero, more))
+
+
+def check_groups(r):
+    plan = os.path.join(r.tmp, "plan.onnx")
+    p = tessera("compile", r.model, "--batch", BATCH, "-o", plan, *CASES["adamw_groups"][0])
+    check(p.returncode == 0, p.stderr)
+    text = tessera("show", plan, "--params").stdout
+    check("w2:lr-scale=0.1,weight-decay=0.5" in text and "@vectors:weight-decay=0" in text, "show does not name the groups:\n" + text[:3000])
+    for group, says in (("w3:weight-decay=0", "has no parameter"), ("w2", "is not PATTERN:SETTING"), ("w2:lr=1", "none of weight-decay=F"),
+                        ("w2:weight-decay=-1", "none of weight-decay=F"), ("w2:optimizer=adan", "unknown")):
+        p = tessera("compile", r.model, "--batch", BATCH, "-o", plan, "--group", group)
+        check(p.returncode == 2 and says in p.stderr, "--group %s: exit %d, %s" % (group, p.returncode, p.stderr))
+    two = r.run("--optimizer", "adamw", "--lr", "0.01", "--group", "w2:optimizer=sgd,lr-scale=5", "--ranks", 2, "--zero", 3, batch=4, micro=2)
+    check(two["losses"][-1] < two["losses"][0], "two optimizers: %s" % two["losses"])
+
+
+def main():
+    with tempfile.TemporaryDirectory() as tmp:
+        r = Runner(tmp)
+        check_references(r)
+        check_bits(r)
+        check_groups(r)
+    finish()
+
+
+if __name__ == "__main__":
+    main()
