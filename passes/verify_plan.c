@@ -38,8 +38,7 @@ static void check_node_structure(Proof *p, const Node *node, size_t at, Phase *p
   if (node->phase < *phase)
     proof_defect(p, "structure", node, NULL, "step '%s' of phase %s follows one of phase %s", node->name, phase_name(node->phase), phase_name(*phase));
   else *phase = node->phase;
-  for (int i = 0; i < node->n_waits; i++)
-    if (node->waits[i] >= at) proof_defect(p, "structure", node, NULL, "step '%s' waits for step %u, which does not come before it", node->name, node->waits[i]);
+  if ((unsigned)node->queue >= QUEUE_COUNT) proof_defect(p, "structure", node, NULL, "step '%s' is on queue %d, which does not exist", node->name, (int)node->queue);
   for (int i = 0; i < node->n_inputs; i++) {
     const Value *v = node->inputs[i];
     if (v && v->producer && v->producer->id >= at)
@@ -50,6 +49,8 @@ static void check_node_structure(Proof *p, const Node *node, size_t at, Phase *p
   bool needs_region = node->guard != GUARD_NONE;
   if (needs_region && (node->region < 0 || (size_t)node->region >= g->n_buffers || g->buffers[node->region].scope != SCOPE_PROCESS))
     proof_defect(p, "structure", node, NULL, "step '%s' guards buffer %d, which is no buffer that ranks share", node->name, node->region);
+  if (node->guard == GUARD_READ_END && node->op != &op_Release)
+    proof_defect(p, "structure", node, NULL, "step '%s' ends the reading of buffer %d; only a Release does", node->name, node->region);
 }
 
 static bool dtype_has_bytes(const Value *v) { return dtype_bytes(v->type.dtype) > 0; }
@@ -242,6 +243,7 @@ static void prove(Proof *proof) {
     proof_defect(proof, "structure", NULL, NULL, "the mesh has %d ranks", proof->ranks);
     return;
   }
+  proof_waits(proof);
   bool typed = check_graph(proof);
   check_structure(proof, typed);
   for (size_t i = 0; i < program->n_nodes; i++)
@@ -250,6 +252,7 @@ static void prove(Proof *proof) {
   check_recipe(proof);
   if (proof->sound) proof_ownership(proof);
   if (proof->sound) proof_memory(proof);
+  if (proof->sound) proof_order(proof);
   if (!proof->n_defects) check_bytes(proof);
 }
 
@@ -259,7 +262,7 @@ static Status prove_guarded(Proof *proof) {
   ARENA_RETURN(proof->arena, STATUS_OK);
 }
 
-Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out) {
+Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out, PlanCounts *counts) {
   Proof proof = {.graph = program, .arena = arena, .ranks = program->mesh.n_axes ? program->mesh.axes[0].size : 1};
   Status status = prove_guarded(&proof);
   if (!status) status = proof.refused;
@@ -267,5 +270,6 @@ Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, s
   TRY(status);
   *out = proof.defects;
   *n_out = proof.n_defects;
+  if (counts) *counts = proof.counts;
   return STATUS_OK;
 }

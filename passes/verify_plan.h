@@ -27,6 +27,11 @@
 //   overlap              a step's inputs, outputs and workspace share bytes although its operator does not allow it
 //   alias                a view does not lie where its operator says
 //   carry                a value becomes what it is not, or does not lie where its successor is read
+//   bad_wait             a wait is for no step, itself, a later one, one of its own queue or of another phase, or stands twice
+//   missing_wait         a step reads what a step of another queue makes, gathers or releases, and does not wait for it
+//   race                 two steps of different queues touch the same bytes, one writes, and no wait orders them
+//   deadlock             steps wait for each other in a circle, on one rank or across ranks
+//   queue                collectives lie on more than one queue
 //   use_before_gather, use_after_release, never_released, double_gather, release_without_gather    lifetimes of gathered views
 //   unguarded_write, write_while_open, shared_write      writes to bytes that other ranks read
 //   bytes                sent + saved bytes differ from the formula
@@ -45,8 +50,14 @@ typedef struct PlanDefect {
 
 enum { PLAN_DEFECTS_MAX = 200 };   // a broken plan has thousands of consequences; the first ones tell
 
-// Proves one program. Defects in order of discovery, in `arena`; none: *n_out = 0. Fails only when memory runs out; a hostile program gives
+// What a proof looked at.
+typedef struct PlanCounts {
+  size_t collectives, waits;
+  size_t accesses;         // of steps to ranges of bytes, each compared with those of other queues before it
+} PlanCounts;
+
+// Proves one program. Defects in order of discovery, in `arena`; none: *n_out = 0. `counts` may be NULL. Fails only when memory runs out; a hostile program gives
 // defects. The program must have come from the importer, the parser or make_plan (names and pointers are whole).
-MUST_USE Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out);
+MUST_USE Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out, PlanCounts *counts);
 
 #endif

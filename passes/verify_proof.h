@@ -1,5 +1,5 @@
 // Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement), verify_meaning.c and verify_ownership.c (what
-// values mean, who owns what) and verify_memory.c (contents of memory, lifetimes).
+// values mean, who owns what), verify_memory.c (contents of memory, lifetimes) and verify_order.c (queues, waits, races).
 #ifndef TESSERA_VERIFY_PROOF_H
 #define TESSERA_VERIFY_PROOF_H
 
@@ -14,6 +14,7 @@ typedef struct Proof {
   bool sound;                      // ids and buffers are what the rest of the proof relies on
   Status refused;                  // no memory to prove it: owned by verify_plan
   bool *placed;                    // per value: its location is inside its buffer
+  PlanCounts counts;
 } Proof;
 
 // Adds a defect. `node` and `value` may be NULL; the parameter is the value's, else the step's cause.
@@ -23,7 +24,14 @@ void proof_defect(Proof *proof, const char *code, const Node *node, const Value 
 // Derives what every value means, and what must hold of buckets, sums, loss and norm. The proof must be sound.
 void proof_ownership(Proof *proof);
 
-// Executes the steps on symbolic memory of several ranks.
+// Executes the steps on symbolic memory of several ranks, in the order of their ids.
 void proof_memory(Proof *proof);
+
+// Waits are well-formed, and no step waits for itself in a circle. Needs nothing to hold.
+void proof_waits(Proof *proof);
+
+// No timing of queues and ranks does anything else than the order of the ids: collectives agree, no two unordered steps touch the same bytes. The proof
+// must be sound.
+void proof_order(Proof *proof);
 
 #endif

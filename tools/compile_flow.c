@@ -409,7 +409,7 @@ static Status run_passes(Flow *flow, const Options *options, const Data *data, i
 static Status verify_guarded(const Graph *program, Arena *arena) {
   const PlanDefect *defects;
   size_t n;
-  TRY(verify_plan(program, arena, &defects, &n));
+  TRY(verify_plan(program, arena, &defects, &n, NULL));
   if (!n) return STATUS_OK;
   const PlanDefect *d = &defects[0];
   const char *node = d->step >= 0 && (size_t)d->step < program->n_nodes ? program->nodes[d->step]->name : NULL;

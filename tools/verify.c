@@ -42,7 +42,7 @@ static Status verify(Flow *flow, const Options *options) {
   if (!flow->is_plan) FAIL(USAGE, NULL, "'%s' is a model, not a plan; 'tessera compile' makes one of it", options->input);
   const PlanDefect *defects = NULL;
   size_t n = 0;
-  TRY(verify_plan(flow->graph, flow->arena, &defects, &n));
+  TRY(verify_plan(flow->graph, flow->arena, &defects, &n, NULL));
   if (options->json) print_json(defects, n);
   else print_text(options, flow->graph, defects, n);
   return command_exit_silently(n ? STATUS_CHECK : STATUS_OK);

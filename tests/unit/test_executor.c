@@ -337,7 +337,7 @@ static void other_orders_change_nothing(void **state) {
       compile_shuffled(&b, options_of(4, zero, 8), seed);
       const PlanDefect *defects;
       size_t n_defects;
-      ok(verify_plan(b.program, b.arena, &defects, &n_defects));
+      ok(verify_plan(b.program, b.arena, &defects, &n_defects, NULL));
       if (n_defects) fail_msg("stage %d, order %u is not legal: %s", zero, seed, defects[0].what);
       for (int i = 0; i < 3; i++) {
         const char *name = b.program->nodes[b.program->n_nodes / 4 * (size_t)(i + 1)]->op->name;
