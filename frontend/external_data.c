@@ -215,6 +215,11 @@ Status external_find(ExternalFiles *files, const OnnxTensor *tensor, int64_t wan
   TRY(external_open(files, location, name, &file));
   if (checksum) TRY(check_checksum(file, checksum, name));
   int64_t size = (int64_t)file->n_bytes;
+  if (!size && (length < 0 || length == wanted_bytes)) {      // absent: only the place is known
+    *out_file = file;
+    *out_offset_bytes = offset;
+    return STATUS_OK;
+  }
   if (offset > size) FAIL(MALFORMED, NULL, "tensor '%s': offset %" PRId64 " lies beyond the %" PRId64 " bytes of %s", name, offset, size, file->path);
   if (length < 0) length = size - offset;
   if (length > size - offset)

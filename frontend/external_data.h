@@ -26,7 +26,8 @@ typedef struct ExternalFiles {
 MUST_USE Status external_init(ExternalFiles *files, const char *model_path);
 void external_close(ExternalFiles *files);
 
-// The bytes of a tensor whose data_location is EXTERNAL; `wanted_bytes` is what its type needs.
+// The bytes of a tensor whose data_location is EXTERNAL; `wanted_bytes` is what its type needs. An empty file stands for weights that are absent
+// (docs/models.md): then out_file has n_bytes 0, and the offset is where the bytes would be.
 MUST_USE Status external_find(ExternalFiles *files, const OnnxTensor *tensor, int64_t wanted_bytes, const ExternalFile **out_file,
                               int64_t *out_offset_bytes);
 

@@ -178,7 +178,7 @@ Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const
     if (tensor->has_raw || data.n_elems) FAIL(MALFORMED, NULL, "tensor '%s' has its data in a file and in the model", name);
     const ExternalFile *file;
     TRY(external_find(&model->external, tensor, n_bytes, &file, &w.offset_bytes));
-    w.bytes = file->bytes + w.offset_bytes;
+    w.bytes = file->n_bytes || !n_bytes ? file->bytes + w.offset_bytes : NULL;
     w.path = file->path;
   } else if (tensor->has_raw) {
     if (data.n_elems) FAIL(MALFORMED, NULL, "tensor '%s' has its data in raw_data and in %s", name, data_field_name(data.number));

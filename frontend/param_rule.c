@@ -101,7 +101,7 @@ static bool looks_like_bias(Rule *rule) {
   const Value *v = rule->root;
   int64_t n = type_elems(&v->type);
   rule->root_is_bias = n != 1;
-  for (int64_t i = 0; i < n && rule->root_is_bias; i++) {
+  for (int64_t i = 0; i < n && rule->root_is_bias && v->weight->bytes; i++) {      // absent: taken for what it looks like in the graph
     double x = weight_read_float(v->weight, i);
     if (!isfinite(x) || fabs(x) >= MASK_MAGNITUDE) rule->root_is_bias = 0;
   }

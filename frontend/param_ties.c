@@ -83,7 +83,7 @@ static void tie(Import *import, size_t index) {
                    type_text(&kept->type, a, sizeof a), type_text(&tied->type, b, sizeof b));
     return;
   }
-  if (!same_contents(kept->weight, tied->weight, turned))
+  if (kept->weight->bytes && tied->weight->bytes && !same_contents(kept->weight, tied->weight, turned))
     import_warning(import, "--tie %s=%s: their contents differ; training starts from '%s'", t->kept, t->tied, t->kept);
   graph_replace_uses(g, tied, turned ? transposed(g, kept, tied) : kept);
 }

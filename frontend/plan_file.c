@@ -7,16 +7,10 @@
 #include "../ir/op.h"
 #include "atomic_file.h"
 #include "onnx_decode.h"
+#include "onnx_message.h"
 #include "sharding_spec.h"
 
 enum { PLAN_IR_VERSION = 10, SHARDING_IR_VERSION = 11 };
-
-// protobuf-c's structures, zeroed and tied to their descriptor, in the arena.
-#define MESSAGE(arena, T, init) ((T *)arena_copy(arena, &(T)init, sizeof(T)))
-#define LIST(arena, T, n) ARENA_ARRAY(arena, T *, n)
-
-// protobuf-c's fields are not const, though packing only reads them.
-static char *text(const char *s) { return (char *)s; }
 
 typedef struct Writer {
   Arena *arena;
@@ -35,34 +29,15 @@ static Onnx__StringStringEntryProto **make_pairs(Arena *arena, const MetaPair *p
     if (!strcmp(pairs[i].key, META_CONFIGURATIONS) || !strcmp(pairs[i].key, META_SHARDING)) continue;
     Onnx__StringStringEntryProto *entry = list[(*n)++] = MESSAGE(arena, Onnx__StringStringEntryProto, ONNX__STRING_STRING_ENTRY_PROTO__INIT);
     entry->key = arena_printf(arena, META_PREFIX "%s", pairs[i].key);
-    entry->value = text(pairs[i].text);
+    entry->value = message_text(pairs[i].text);
   }
   return list;
 }
 
-static Onnx__TypeProto *make_type(Arena *arena, const Type *type) {
-  Onnx__TensorShapeProto *shape = MESSAGE(arena, Onnx__TensorShapeProto, ONNX__TENSOR_SHAPE_PROTO__INIT);
-  shape->n_dim = (size_t)type->rank;
-  shape->dim = LIST(arena, Onnx__TensorShapeProto__Dimension, type->rank);
-  for (int i = 0; i < type->rank; i++) {
-    shape->dim[i] = MESSAGE(arena, Onnx__TensorShapeProto__Dimension, ONNX__TENSOR_SHAPE_PROTO__DIMENSION__INIT);
-    shape->dim[i]->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
-    shape->dim[i]->dim_value = type->dims[i];
-  }
-  Onnx__TypeProto__Tensor *tensor = MESSAGE(arena, Onnx__TypeProto__Tensor, ONNX__TYPE_PROTO__TENSOR__INIT);
-  tensor->has_elem_type = true;
-  tensor->elem_type = (int32_t)type->dtype;
-  tensor->shape = shape;
-  Onnx__TypeProto *proto = MESSAGE(arena, Onnx__TypeProto, ONNX__TYPE_PROTO__INIT);
-  proto->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
-  proto->tensor_type = tensor;
-  return proto;
-}
-
 static Onnx__ValueInfoProto *make_value(Writer *w, const Value *v) {
   Onnx__ValueInfoProto *info = MESSAGE(w->arena, Onnx__ValueInfoProto, ONNX__VALUE_INFO_PROTO__INIT);
-  info->name = text(v->name);
-  if (v->type.dtype != DTYPE_NONE) info->type = make_type(w->arena, &v->type);
+  info->name = message_text(v->name);
+  if (v->type.dtype != DTYPE_NONE) info->type = message_type(w->arena, &v->type, NULL);
   if (w->described[v->id] || v->weight) return info;
   MetaPair *pairs;
   info->n_metadata_props = meta_of_value(w->graph, v, w->arena, &pairs);
@@ -73,7 +48,7 @@ static Onnx__ValueInfoProto *make_value(Writer *w, const Value *v) {
 
 static Onnx__TensorProto *make_tensor(Arena *arena, const Weight *weight, const char *name) {
   Onnx__TensorProto *t = MESSAGE(arena, Onnx__TensorProto, ONNX__TENSOR_PROTO__INIT);
-  t->name = text(name);
+  t->name = message_text(name);
   t->has_data_type = true;
   t->data_type = (int32_t)weight->type.dtype;
   t->n_dims = (size_t)weight->type.rank;
@@ -89,8 +64,6 @@ static Onnx__TensorProto *make_tensor(Arena *arena, const Weight *weight, const 
 
 // ---- Nodes --------------------------------------------------------------------------------------------------------------------
 
-static ProtobufCBinaryData binary(const char *s) { return (ProtobufCBinaryData){strlen(s), (uint8_t *)s}; }
-
 static bool is_written(const Node *node, const AttrSpec *spec) {
   const void *at = (const char *)node->attrs + spec->offset;
   switch (spec->type) {
@@ -102,43 +75,35 @@ static bool is_written(const Node *node, const AttrSpec *spec) {
   return false;
 }
 
-#define KIND(a, t) ((a)->has_type = true, (a)->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__##t)
-
 static Onnx__AttributeProto *make_attr(Arena *arena, const Node *node, const AttrSpec *spec) {
-  Onnx__AttributeProto *a = MESSAGE(arena, Onnx__AttributeProto, ONNX__ATTRIBUTE_PROTO__INIT);
   const void *at = (const char *)node->attrs + spec->offset;
-  a->name = text(spec->name);
+  AttrInit a = {.name = spec->name, .type = spec->type};
   switch (spec->type) {
-  case ATTR_INT: KIND(a, INT), a->has_i = true, a->i = *(const int64_t *)at; break;
-  case ATTR_FLOAT: KIND(a, FLOAT), a->has_f = true, a->f = *(const float *)at; break;
-  case ATTR_STRING: KIND(a, STRING), a->has_s = true, a->s = binary(*(const char *const *)at); break;
-  case ATTR_INTS: KIND(a, INTS), a->n_ints = (size_t)((const AttrInts *)at)->n, a->ints = (int64_t *)((const AttrInts *)at)->items; break;
-  case ATTR_FLOATS: KIND(a, FLOATS), a->n_floats = (size_t)((const AttrFloats *)at)->n, a->floats = (float *)((const AttrFloats *)at)->items; break;
-  case ATTR_STRINGS: {
-    const AttrStrings *list = at;
-    KIND(a, STRINGS);
-    a->n_strings = (size_t)list->n;
-    a->strings = ARENA_ARRAY(arena, ProtobufCBinaryData, list->n);
-    for (int64_t i = 0; i < list->n; i++) a->strings[i] = binary(list->items[i]);
-    break;
+  case ATTR_INT: a.i = *(const int64_t *)at; break;
+  case ATTR_FLOAT: a.f = *(const float *)at; break;
+  case ATTR_STRING: a.s = *(const char *const *)at; break;
+  case ATTR_INTS: a.ints = *(const AttrInts *)at; break;
+  case ATTR_FLOATS: a.floats = *(const AttrFloats *)at; break;
+  case ATTR_STRINGS: a.strings = *(const AttrStrings *)at; break;
+  case ATTR_TENSOR: break;
   }
-  case ATTR_TENSOR: KIND(a, TENSOR), a->t = make_tensor(arena, *(const Weight *const *)at, ""); break;
-  }
-  return a;
+  Onnx__AttributeProto *made = message_attr(arena, &a);
+  if (spec->type == ATTR_TENSOR) made->t = make_tensor(arena, *(const Weight *const *)at, "");
+  return made;
 }
 
 static char **make_names(Arena *arena, Value *const *values, int n) {
   char **names = ARENA_ARRAY(arena, char *, n);
-  for (int i = 0; i < n; i++) names[i] = text(values[i] ? values[i]->name : "");
+  for (int i = 0; i < n; i++) names[i] = message_text(values[i] ? values[i]->name : "");
   return names;
 }
 
 static Onnx__NodeProto *make_node(Writer *w, const Node *node) {
   Arena *arena = w->arena;
   Onnx__NodeProto *n = MESSAGE(arena, Onnx__NodeProto, ONNX__NODE_PROTO__INIT);
-  n->name = text(node->name);
-  n->op_type = text(node->op->name);
-  n->domain = *node->op->domain ? text(node->op->domain) : NULL;
+  n->name = message_text(node->name);
+  n->op_type = message_text(node->op->name);
+  n->domain = *node->op->domain ? message_text(node->op->domain) : NULL;
   n->n_input = (size_t)node->n_inputs;
   n->input = make_names(arena, node->inputs, node->n_inputs);
   n->n_output = (size_t)node->n_outputs;
@@ -185,7 +150,7 @@ static Status make_initializers(Writer *w, Onnx__GraphProto *out) {
 static Status make_graph(Writer *w, Onnx__GraphProto **result) {
   const Graph *g = w->graph;
   Onnx__GraphProto *out = MESSAGE(w->arena, Onnx__GraphProto, ONNX__GRAPH_PROTO__INIT);
-  out->name = text(g->name);
+  out->name = message_text(g->name);
   make_inputs(w, out);
   TRY(make_initializers(w, out));
   out->output = LIST(w->arena, Onnx__ValueInfoProto, g->n_outputs);
@@ -206,23 +171,15 @@ static Status make_graph(Writer *w, Onnx__GraphProto **result) {
   return STATUS_OK;
 }
 
-static void add_opset(Arena *arena, Onnx__ModelProto *model, const char *domain, int64_t version) {
-  Onnx__OperatorSetIdProto *id = MESSAGE(arena, Onnx__OperatorSetIdProto, ONNX__OPERATOR_SET_ID_PROTO__INIT);
-  id->domain = text(domain);
-  id->has_version = true;
-  id->version = version;
-  model->opset_import[model->n_opset_import++] = id;
-}
-
 static Status write_model(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
   Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values)};
   Onnx__ModelProto *model = MESSAGE(arena, Onnx__ModelProto, ONNX__MODEL_PROTO__INIT);
   model->has_ir_version = true;
   model->ir_version = graph->n_configurations ? SHARDING_IR_VERSION : PLAN_IR_VERSION;
-  model->producer_name = text("tessera");
+  model->producer_name = message_text("tessera");
   model->opset_import = LIST(arena, Onnx__OperatorSetIdProto, graph->n_nodes + 2);
-  add_opset(arena, model, "", graph->opset);
-  add_opset(arena, model, "tessera", 1);
+  model->opset_import[model->n_opset_import++] = message_opset(arena, "", graph->opset);
+  model->opset_import[model->n_opset_import++] = message_opset(arena, "tessera", 1);
   TRY(make_graph(&w, &model->graph));
   MetaPair *pairs;
   model->n_metadata_props = meta_of_graph(graph, arena, &pairs);

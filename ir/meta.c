@@ -492,7 +492,7 @@ static Status json_dtype(const json_t *object, const char *of, Dtype *out) {
 }
 
 // So that sums and products of a few of these stay within 64 bits; plan.c saturates where there are many.
-static const int64_t ELEMS_MAX = INT64_C(1) << 40, BYTES_MAX = INT64_C(1) << 46, SAVING_BYTES_MAX = INT64_C(1) << 60;
+static const int64_t ELEMS_MAX = INT64_C(1) << 44, BYTES_MAX = INT64_C(1) << 56, SAVING_BYTES_MAX = INT64_C(1) << 60;
 
 static Status read_bucket_param(Graph *g, const char *key, const json_t *json, Bucket *b, int i) {
   TRY(json_text(g->arena, json, key, "name", &b->params[i]));

@@ -11,7 +11,7 @@ typedef struct Weight {
   const char *name;
   Type type;
   const void *bytes;        // type_bytes(&type) bytes; may be unaligned: read it with weight_read_* or memcpy, never by a cast.
-                            // NULL: a graph read from text knows only the place
+                            // NULL: only the place is known (a graph read from text; weights that are absent)
   const char *path;         // the file that `bytes` is a read-only mapping of (Load drops its pages); NULL: only in memory (folded, decoded)
   int64_t offset_bytes;     // within `path`
 } Weight;

@@ -72,6 +72,8 @@ static Status find_weight(const KernelContext *c, int64_t i, int64_t limit_elems
   if (!weight)
     FAIL(MALFORMED, name, "it is not in the weights%s%s; the plan was made from '%s'", c->weights && c->weights->path ? " of " : "",
          c->weights && c->weights->path ? c->weights->path : "", a->source);
+  if (!weight->bytes && type_elems(&weight->type))
+    FAIL(IO, name, "its bytes are absent: %s is empty", weight->path ? weight->path : "the weight source");
   const Type *type = c->out[0].type;
   char have[160], want[160];
   if (type->rank != 1 && !type_same_shape(&weight->type, type))

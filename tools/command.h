@@ -11,6 +11,7 @@ MUST_USE Status command_show(const Options *options);      // show.c
 MUST_USE Status command_verify(const Options *options);    // verify.c
 MUST_USE Status command_export(const Options *options);    // export.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
+MUST_USE Status command_synth(const Options *options);     // synth.c
 
 // Makes the folders that `path`, a file to be written, is to lie in.
 MUST_USE Status command_make_folders(const char *path);

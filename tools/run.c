@@ -189,10 +189,19 @@ static bool has_state(const Graph *program) {
   return false;
 }
 
+// Models from shapes alone have no weights (docs/models.md): nothing to train.
+static Status check_present(const WeightSource *source) {
+  for (size_t i = 0; i < source->n_weights; i++)
+    if (!source->weights[i].bytes && type_elems(&source->weights[i].type))
+      FAIL(USAGE, NULL, "the weights of '%s' are absent: %s is an empty file. Such a model can be compiled, shown and simulated; 'tessera synth --init random' "
+           "writes weights, too", source->path, source->weights[i].path);
+  return STATUS_OK;
+}
+
 static Status choose_weights(Run *run) {
   const Graph *program = run->flow.plan.programs[0];
   run->weights = &run->flow.weights;
-  if (!run->checkpoint) return STATUS_OK;
+  if (!run->checkpoint) return check_present(run->weights);
   if (has_state(program) && !loads_state(program))
     FAIL(UNSUPPORTED, NULL, "this plan starts its optimizer state at zero; to continue from '%s', run the model instead of the plan", run->options->resume);
   return checkpoint_weights(run->checkpoint, &run->flow.weights, program, &run->weights);
