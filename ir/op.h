@@ -120,6 +120,13 @@ typedef struct NodeCost {
   bool trans_a, trans_b;                 // as they lie in memory
 } NodeCost;
 
+// What --precision bf16 and fp16 make of an operator (the pass mixed_precision): it computes in 16 bits, in f32, or in whatever its operands have.
+typedef enum Policy {
+  POLICY_KEEP,                  // moves and elementwise arithmetic: the widest of its operands
+  POLICY_LOW,                   // products: 16 bits in and out, sums inside in f32
+  POLICY_F32,                   // sums, exponentials, norms, losses: their results need more digits
+} Policy;
+
 // ---- The row ------------------------------------------------------------------------------------------------------------------
 
 enum {
@@ -138,6 +145,7 @@ struct Op {
   const char *domain;           // "" = ai.onnx, "tessera", ...
   int8_t min_inputs, max_inputs, min_outputs, max_outputs;   // max VARIADIC: any number
   uint32_t flags;
+  Policy policy;
   uint32_t nondifferentiable;   // bit i: input i never gets a gradient (indices, shapes, labels)
   const AttrSpec *attrs;        // NULL: none
   size_t attrs_bytes;           // sizeof the typed struct

@@ -261,23 +261,23 @@ static Status activation_grad(Grad *g) {
   return STATUS_OK;
 }
 
-#define ACTIVATION(row, table)                                                                                                         \
+#define ACTIVATION(row, table, width)                                                                                                         \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,                \
                        .flags = OP_ELEMENTWISE, .attrs = table, .attrs_bytes = sizeof(ActivationAttrs), .infer = activation_infer,      \
-                       .grad = activation_grad, .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace, .cost = cost_function}
-ACTIVATION(Gelu, gelu_attrs);
-ACTIVATION(HardSigmoid, hard_sigmoid_attrs);
-ACTIVATION(HardSwish, NULL);
-ACTIVATION(Elu, alpha_one_attrs);
-ACTIVATION(Selu, selu_attrs);
-ACTIVATION(Celu, alpha_one_attrs);
-ACTIVATION(LeakyRelu, leaky_attrs);
-ACTIVATION(Softplus, NULL);
-ACTIVATION(Softsign, NULL);
-ACTIVATION(Mish, NULL);
-ACTIVATION(Swish, alpha_one_attrs);
-ACTIVATION(ThresholdedRelu, alpha_one_attrs);
-ACTIVATION(Shrink, shrink_attrs);
+                       .grad = activation_grad, .run_ref = activation_ref, .run_cpu = activation_cpu, .alias = inplace, .cost = cost_function, .policy = width}
+ACTIVATION(Gelu, gelu_attrs, POLICY_KEEP);
+ACTIVATION(HardSigmoid, hard_sigmoid_attrs, POLICY_KEEP);
+ACTIVATION(HardSwish, NULL, POLICY_KEEP);
+ACTIVATION(Elu, alpha_one_attrs, POLICY_KEEP);
+ACTIVATION(Selu, selu_attrs, POLICY_KEEP);
+ACTIVATION(Celu, alpha_one_attrs, POLICY_KEEP);
+ACTIVATION(LeakyRelu, leaky_attrs, POLICY_KEEP);
+ACTIVATION(Softplus, NULL, POLICY_F32);
+ACTIVATION(Softsign, NULL, POLICY_KEEP);
+ACTIVATION(Mish, NULL, POLICY_KEEP);
+ACTIVATION(Swish, alpha_one_attrs, POLICY_KEEP);
+ACTIVATION(ThresholdedRelu, alpha_one_attrs, POLICY_KEEP);
+ACTIVATION(Shrink, shrink_attrs, POLICY_KEEP);
 
 const Op op_ActivationGrad = {
     .name = "ActivationGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,

@@ -239,7 +239,7 @@ static void attention_cost(const Node *node, NodeCost *cost) {
 }
 
 const Op op_Attention = {
-    .name = "Attention", .domain = "", .min_inputs = 3, .max_inputs = 7, .min_outputs = 1, .max_outputs = 4, .nondifferentiable = 1 << IN_LENGTHS,
+    .name = "Attention", .domain = "", .policy = POLICY_LOW, .min_inputs = 3, .max_inputs = 7, .min_outputs = 1, .max_outputs = 4, .nondifferentiable = 1 << IN_LENGTHS,
     .attrs = attention_attrs, .attrs_bytes = sizeof(AttentionAttrs), .infer = attention_infer, .grad = attention_grad, .run_ref = attention_ref,
     .run_cpu = attention_cpu, .workspace = attention_workspace, .cost = attention_cost};
 

@@ -188,7 +188,7 @@ static bool batch_alias(const Node *node, int output, int input, Alias *out) {
 }
 
 const Op op_BatchNormalization = {
-    .name = "BatchNormalization", .domain = "", .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
+    .name = "BatchNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 5, .max_inputs = 5, .min_outputs = 1, .max_outputs = 3,
     .nondifferentiable = 1 << BATCH_MEAN | 1 << BATCH_VAR, .attrs = batch_attrs, .attrs_bytes = sizeof(ChannelAttrs), .infer = batch_infer,
     .grad = batch_grad, .run_ref = batch_ref, .run_cpu = batch_cpu, .alias = batch_alias, .cost = cost_norm};
 
@@ -308,10 +308,10 @@ static Status group_grad(Grad *g) {
 }
 
 const Op op_GroupNormalization = {
-    .name = "GroupNormalization", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = group_attrs,
+    .name = "GroupNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = group_attrs,
     .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first, .cost = cost_norm};
 const Op op_InstanceNormalization = {
-    .name = "InstanceNormalization", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = instance_attrs,
+    .name = "InstanceNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = instance_attrs,
     .attrs_bytes = sizeof(ChannelAttrs), .infer = group_infer, .grad = group_grad, .run_ref = group_ref, .run_cpu = group_cpu, .alias = over_first, .cost = cost_norm};
 
 static Status group_grad_infer(Node *node, Arena *arena) {

@@ -216,7 +216,7 @@ static Status conv_grad(Grad *g) {
 }
 
 const Op op_Conv = {
-    .name = "Conv", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = conv_attrs,
+    .name = "Conv", .domain = "", .policy = POLICY_LOW, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = conv_attrs,
     .attrs_bytes = sizeof(ConvAttrs), .infer = conv_infer, .grad = conv_grad, .run_ref = conv_ref, .run_cpu = conv_run, .prepare = conv_prepare,
     .workspace = conv_workspace, .cost = conv_forward_cost};
 

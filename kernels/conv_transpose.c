@@ -198,6 +198,6 @@ static Status transpose_grad(Grad *g) {
 }
 
 const Op op_ConvTranspose = {
-    .name = "ConvTranspose", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = transpose_attrs,
+    .name = "ConvTranspose", .domain = "", .policy = POLICY_LOW, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = transpose_attrs,
     .attrs_bytes = sizeof(TransposeAttrs), .infer = transpose_infer, .grad = transpose_grad, .run_ref = transpose_ref, .run_cpu = transpose_cpu,
     .prepare = transpose_prepare, .workspace = transpose_workspace, .cost = transpose_cost};

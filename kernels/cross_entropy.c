@@ -183,7 +183,7 @@ static Status loss_grad(Grad *g) {
 }
 
 const Op op_SoftmaxCrossEntropyLoss = {
-    .name = "SoftmaxCrossEntropyLoss", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
+    .name = "SoftmaxCrossEntropyLoss", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
     .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
     .infer = loss_infer, .grad = loss_grad, .run_ref = loss_ref, .run_cpu = loss_cpu, .workspace = loss_workspace, .cost = cost_softmax};
 
@@ -294,7 +294,7 @@ static Status count_ref(const KernelContext *c) {
 }
 
 const Op op_CrossEntropyCount = {
-    .name = "CrossEntropyCount", .domain = "tessera", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
+    .name = "CrossEntropyCount", .domain = "tessera", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
     .nondifferentiable = 3, .attrs = count_attrs, .attrs_bytes = sizeof(CountAttrs), .infer = count_infer, .run_ref = count_ref};
 
 // ---- NegativeLogLikelihoodLoss --------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ static Status nll_grad(Grad *g) {
 }
 
 const Op op_NegativeLogLikelihoodLoss = {
-    .name = "NegativeLogLikelihoodLoss", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
+    .name = "NegativeLogLikelihoodLoss", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
     .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
     .infer = nll_infer, .grad = nll_grad, .run_ref = nll_ref};
 

@@ -92,7 +92,7 @@ static Status cum_prod_grad(Grad *g) {
 #define CUM(row, gradient)                                                                                                         \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,          \
                        .nondifferentiable = 1 << 1, .attrs = cum_attrs, .attrs_bytes = sizeof(CumAttrs), .infer = cum_infer,      \
-                       .grad = gradient, .run_ref = cum_run, .alias = cum_alias}
+                       .grad = gradient, .run_ref = cum_run, .alias = cum_alias, .policy = POLICY_F32}
 CUM(CumSum, cum_sum_grad);
 CUM(CumProd, cum_prod_grad);
 

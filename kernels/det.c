@@ -71,7 +71,7 @@ static Status det_grad(Grad *g) {
   return STATUS_OK;
 }
 
-const Op op_Det = {.name = "Det", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .infer = det_infer,
+const Op op_Det = {.name = "Det", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .infer = det_infer,
                    .grad = det_grad, .run_ref = det_run};
 
 // ---- DetGrad: inputs x, dy. Each element's gradient is dy times its cofactor, the signed determinant without its row and column. ----

@@ -337,6 +337,6 @@ static Status einsum_grad(Grad *g) {
   return STATUS_OK;
 }
 
-const Op op_Einsum = {.name = "Einsum", .domain = "", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
+const Op op_Einsum = {.name = "Einsum", .domain = "", .policy = POLICY_LOW, .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
                       .attrs = einsum_attrs, .attrs_bytes = sizeof(EinsumAttrs), .infer = einsum_infer, .grad = einsum_grad, .run_ref = einsum_ref,
                       .cost = einsum_cost};

@@ -196,11 +196,11 @@ static bool norm_alias(const Node *node, int output, int input, Alias *out) {
 }
 
 const Op op_LayerNormalization = {
-    .name = "LayerNormalization", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = norm_attrs,
+    .name = "LayerNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 3, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
     .workspace = norm_workspace, .alias = norm_alias, .cost = cost_norm};
 const Op op_RMSNormalization = {
-    .name = "RMSNormalization", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = norm_attrs,
+    .name = "RMSNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = norm_attrs,
     .attrs_bytes = sizeof(NormAttrs), .infer = norm_infer, .grad = norm_grad, .run_ref = norm_ref, .run_cpu = norm_cpu,
     .workspace = norm_workspace, .alias = norm_alias, .cost = cost_norm};
 

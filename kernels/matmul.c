@@ -277,7 +277,7 @@ static void matmul_cost(const Node *node, NodeCost *cost) {
 }
 
 const Op op_MatMul = {
-    .name = "MatMul", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .infer = matmul_infer,
+    .name = "MatMul", .domain = "", .policy = POLICY_LOW, .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .infer = matmul_infer,
     .grad = matmul_grad, .run_ref = matmul_ref, .run_cpu = product_cpu, .prepare = matmul_prepare, .workspace = matmul_workspace,
     .cost = matmul_cost};
 
@@ -333,7 +333,7 @@ static void fused_cost(const Node *node, NodeCost *cost) {
 }
 
 const Op op_FusedMatMul = {
-    .name = "FusedMatMul", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = fused_attrs,
+    .name = "FusedMatMul", .domain = "tessera", .policy = POLICY_LOW, .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .attrs = fused_attrs,
     .attrs_bytes = sizeof(FusedAttrs), .infer = fused_infer, .grad = fused_grad, .run_ref = fused_ref,
     .run_cpu = product_cpu, .prepare = fused_prepare, .workspace = fused_workspace, .cost = fused_cost};
 
@@ -454,6 +454,6 @@ static Status gemm_grad(Grad *g) {
 }
 
 const Op op_Gemm = {
-    .name = "Gemm", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = gemm_attrs,
+    .name = "Gemm", .domain = "", .policy = POLICY_LOW, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .attrs = gemm_attrs,
     .attrs_bytes = sizeof(GemmAttrs), .infer = gemm_infer, .grad = gemm_grad, .run_ref = gemm_ref,
     .run_cpu = gemm_cpu, .prepare = gemm_prepare, .workspace = gemm_workspace, .cost = gemm_cost};

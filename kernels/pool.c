@@ -445,6 +445,6 @@ static Status lp_grad(Grad *g) {
 }
 
 const Op op_LpPool = {
-    .name = "LpPool", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lp_attrs,
+    .name = "LpPool", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lp_attrs,
     .attrs_bytes = sizeof(PoolAttrs), .infer = average_infer, .grad = lp_grad, .run_ref = lp_ref};
 GLOBAL(GlobalLpPool, lp_ref, NULL, lp_grad, global_lp_attrs);

@@ -93,7 +93,7 @@ static Status pow_grad(Grad *g) {
   return STATUS_OK;
 }
 
-const Op op_Pow = {.name = "Pow", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
+const Op op_Pow = {.name = "Pow", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .flags = OP_ELEMENTWISE,
                    .infer = pow_infer, .grad = pow_grad, .run_ref = pow_ref, .run_cpu = pow_cpu, .alias = pow_alias, .cost = cost_function};
 
 // ---- PowGrad: inputs x, p, dy. dy has the type of Pow's result. ----

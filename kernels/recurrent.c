@@ -310,7 +310,7 @@ static Status recurrent_grad_infer(Node *node, Arena *arena) {
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 3, .max_inputs = inputs, .min_outputs = 0, .max_outputs = outputs,          \
                        .nondifferentiable = 1 << IN_LENGTHS, .attrs = table, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_infer, \
                        .grad = recurrent_grad, .run_ref = recurrent_ref, .run_cpu = recurrent_cpu, .workspace = recurrent_workspace,  \
-                       .cost = recurrent_cost}
+                       .cost = recurrent_cost, .policy = POLICY_LOW}
 #define RECURRENT_GRAD(row)                                                                                                                \
   const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 3, .max_inputs = N_OURS, .min_outputs = 1, .max_outputs = N_GRADS,  \
                        .attrs = recurrent_grad_attrs, .attrs_bytes = sizeof(RecurrentAttrs), .infer = recurrent_grad_infer,                 \

@@ -394,7 +394,7 @@ static Status reduce_prod_grad(Grad *g) {
 #define REDUCE(row, gradient, ref, cpu)                                                                                            \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,          \
                        .nondifferentiable = 1 << 1, .attrs = reduce_attrs, .attrs_bytes = sizeof(ReduceAttrs), .infer = reduce_infer, \
-                       .grad = gradient, .run_ref = ref, .run_cpu = cpu, .cost = cost_sum}
+                       .grad = gradient, .run_ref = ref, .run_cpu = cpu, .cost = cost_sum, .policy = POLICY_F32}
 REDUCE(ReduceSum, reduce_sum_grad, reduce_sum_ref, reduce_sum_cpu);
 REDUCE(ReduceMean, reduce_mean_grad, reduce_mean_ref, reduce_mean_cpu);
 REDUCE(ReduceMax, reduce_extremum_grad, reduce_max_ref, max_cpu);

@@ -180,7 +180,7 @@ static Status dft_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
-const Op op_DFT = {.name = "DFT", .domain = "", .min_inputs = 1, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 6,
+const Op op_DFT = {.name = "DFT", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 6,
                    .attrs = dft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = dft_infer, .run_ref = dft_run};
 
 // ---- STFT: inputs signal [batch, n, 1 or 2], frame_step, window?, frame_length? -> [batch, frames, bins, 2] -----------------------
@@ -239,5 +239,5 @@ static Status stft_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
-const Op op_STFT = {.name = "STFT", .domain = "", .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 14,
+const Op op_STFT = {.name = "STFT", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 14,
                     .attrs = stft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = stft_infer, .run_ref = stft_run};

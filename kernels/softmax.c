@@ -118,7 +118,7 @@ static bool softmax_alias(const Node *node, int output, int input, Alias *out) {
 }
 
 const Op op_Softmax = {
-    .name = "Softmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
+    .name = "Softmax", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .grad = softmax_grad, .run_ref = softmax_ref, .run_cpu = softmax_cpu,
     .workspace = softmax_workspace, .alias = softmax_alias, .cost = cost_softmax};
 
@@ -270,7 +270,7 @@ static Status log_softmax_grad(Grad *g) {
 }
 
 const Op op_LogSoftmax = {
-    .name = "LogSoftmax", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
+    .name = "LogSoftmax", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = softmax_attrs,
     .attrs_bytes = sizeof(SoftmaxAttrs), .infer = softmax_infer, .grad = log_softmax_grad, .run_ref = log_softmax_ref,
     .run_cpu = log_softmax_cpu, .workspace = row_workspace, .alias = softmax_alias, .cost = cost_softmax};
 

@@ -244,9 +244,9 @@ static Status atanh_grad(Grad *g) {
   return STATUS_OK;
 }
 
-#define UNARY(row, check, gradient, ref, cpu, what)                                                                                     \
+#define UNARY(row, check, gradient, ref, cpu, what, width)                                                                                     \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,         \
-                       .flags = OP_ELEMENTWISE, .infer = check, .grad = gradient, .run_ref = ref, .run_cpu = cpu, .alias = inplace, .cost = what}
+                       .flags = OP_ELEMENTWISE, .infer = check, .grad = gradient, .run_ref = ref, .run_cpu = cpu, .alias = inplace, .cost = what, .policy = width}
 // Constant between its steps: nothing flows back (PyTorch's gradient is 0).
 #define STEPS(row, check, ref)                                                                                                    \
   const Op op_##row = {.name = #row, .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,         \
@@ -255,29 +255,29 @@ static Status atanh_grad(Grad *g) {
   const Op op_##row = {.name = #row, .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,  \
                        .flags = OP_ELEMENTWISE, .infer = from_result_infer, .run_ref = ref, .run_cpu = cpu, .alias = inplace}
 
-UNARY(Neg, number_infer, neg_grad, neg_ref, neg_cpu, NULL);
-UNARY(Exp, float_infer, exp_grad, exp_ref, exp_cpu, cost_function);
-UNARY(Log, float_infer, log_grad, log_ref, log_cpu, cost_function);
-UNARY(Sqrt, float_infer, sqrt_grad, sqrt_ref, sqrt_cpu, NULL);
-UNARY(Tanh, float_infer, tanh_grad, tanh_ref, tanh_cpu, cost_function);
-UNARY(Erf, float_infer, erf_grad, erf_ref, erf_cpu, cost_function);
-UNARY(Sigmoid, float_infer, sigmoid_grad, sigmoid_ref, sigmoid_cpu, cost_function);
-UNARY(Relu, number_infer, relu_grad, relu_ref, relu_cpu, NULL);
-UNARY(Abs, number_infer, abs_grad, abs_ref, abs_cpu, NULL);
-UNARY(Reciprocal, float_infer, reciprocal_grad, reciprocal_ref, reciprocal_cpu, NULL);
+UNARY(Neg, number_infer, neg_grad, neg_ref, neg_cpu, NULL, POLICY_KEEP);
+UNARY(Exp, float_infer, exp_grad, exp_ref, exp_cpu, cost_function, POLICY_F32);
+UNARY(Log, float_infer, log_grad, log_ref, log_cpu, cost_function, POLICY_F32);
+UNARY(Sqrt, float_infer, sqrt_grad, sqrt_ref, sqrt_cpu, NULL, POLICY_F32);
+UNARY(Tanh, float_infer, tanh_grad, tanh_ref, tanh_cpu, cost_function, POLICY_KEEP);
+UNARY(Erf, float_infer, erf_grad, erf_ref, erf_cpu, cost_function, POLICY_KEEP);
+UNARY(Sigmoid, float_infer, sigmoid_grad, sigmoid_ref, sigmoid_cpu, cost_function, POLICY_KEEP);
+UNARY(Relu, number_infer, relu_grad, relu_ref, relu_cpu, NULL, POLICY_KEEP);
+UNARY(Abs, number_infer, abs_grad, abs_ref, abs_cpu, NULL, POLICY_KEEP);
+UNARY(Reciprocal, float_infer, reciprocal_grad, reciprocal_ref, reciprocal_cpu, NULL, POLICY_F32);
 FROM_RESULT(ReluGrad, relu_grad_ref, relu_grad_cpu);
 FROM_RESULT(TanhGrad, tanh_grad_ref, tanh_grad_cpu);
-UNARY(Sin, float_infer, sin_grad, sin_ref, NULL, NULL);
-UNARY(Cos, float_infer, cos_grad, cos_ref, NULL, NULL);
-UNARY(Tan, float_infer, tan_grad, tan_ref, NULL, NULL);
-UNARY(Asin, float_infer, asin_grad, asin_ref, NULL, NULL);
-UNARY(Acos, float_infer, acos_grad, acos_ref, NULL, NULL);
-UNARY(Atan, float_infer, atan_grad, atan_ref, NULL, NULL);
-UNARY(Sinh, float_infer, sinh_grad, sinh_ref, NULL, NULL);
-UNARY(Cosh, float_infer, cosh_grad, cosh_ref, NULL, NULL);
-UNARY(Asinh, float_infer, asinh_grad, asinh_ref, NULL, NULL);
-UNARY(Acosh, float_infer, acosh_grad, acosh_ref, NULL, NULL);
-UNARY(Atanh, float_infer, atanh_grad, atanh_ref, NULL, NULL);
+UNARY(Sin, float_infer, sin_grad, sin_ref, NULL, NULL, POLICY_KEEP);
+UNARY(Cos, float_infer, cos_grad, cos_ref, NULL, NULL, POLICY_KEEP);
+UNARY(Tan, float_infer, tan_grad, tan_ref, NULL, NULL, POLICY_F32);
+UNARY(Asin, float_infer, asin_grad, asin_ref, NULL, NULL, POLICY_F32);
+UNARY(Acos, float_infer, acos_grad, acos_ref, NULL, NULL, POLICY_F32);
+UNARY(Atan, float_infer, atan_grad, atan_ref, NULL, NULL, POLICY_KEEP);
+UNARY(Sinh, float_infer, sinh_grad, sinh_ref, NULL, NULL, POLICY_F32);
+UNARY(Cosh, float_infer, cosh_grad, cosh_ref, NULL, NULL, POLICY_F32);
+UNARY(Asinh, float_infer, asinh_grad, asinh_ref, NULL, NULL, POLICY_F32);
+UNARY(Acosh, float_infer, acosh_grad, acosh_ref, NULL, NULL, POLICY_F32);
+UNARY(Atanh, float_infer, atanh_grad, atanh_ref, NULL, NULL, POLICY_F32);
 STEPS(Floor, float_infer, floor_ref);
 STEPS(Ceil, float_infer, ceil_ref);
 STEPS(Round, float_infer, round_ref);

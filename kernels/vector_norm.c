@@ -104,7 +104,7 @@ static Status mvn_grad(Grad *g) {
 }
 
 const Op op_MeanVarianceNormalization = {
-    .name = "MeanVarianceNormalization", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
+    .name = "MeanVarianceNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
     .attrs = mvn_attrs, .attrs_bytes = sizeof(MvnAttrs), .infer = mvn_infer, .grad = mvn_grad, .run_ref = mvn_ref,
     .alias = over_input};
 
@@ -161,7 +161,7 @@ static Status lp_grad(Grad *g) {
 }
 
 const Op op_LpNormalization = {
-    .name = "LpNormalization", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lp_attrs,
+    .name = "LpNormalization", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lp_attrs,
     .attrs_bytes = sizeof(LpAttrs), .infer = lp_infer, .grad = lp_grad, .run_ref = lp_ref, .alias = over_input};
 
 // ---- LRN: y = x / d^beta with d = bias + alpha / size * (sum of squares over `size` channels around x's own) ------------------------------
@@ -216,7 +216,7 @@ static Status lrn_grad(Grad *g) {
   return NULL;
 }
 
-const Op op_LRN = {.name = "LRN", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lrn_attrs,
+const Op op_LRN = {.name = "LRN", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .attrs = lrn_attrs,
                    .attrs_bytes = sizeof(LrnAttrs), .infer = lrn_infer, .grad = lrn_grad, .run_ref = lrn_ref};
 
 // (x, dy): dx_j = dy_j d_j^-beta - 2 alpha / size beta x_j sum over the i whose channels hold j of dy_i x_i d_i^(-beta - 1).

@@ -18,6 +18,9 @@ const char *const pipeline_train[] = {
     "sum_loss",             // (sum, count): micro-batches add up exactly
     "fuse_transpose",
     "dead_code",
+    "mixed_precision",
+    "fold_constants",       // casts of constants
+    "dead_code",
     "build_backward",
     "merge_common",         // what backward computes again and forward has already
     "dead_code",

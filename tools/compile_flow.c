@@ -339,6 +339,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.reduce_given = options->reduce != NULL;
   if (options->reduce) c.reduce = !strcmp(options->reduce, "step") ? REDUCE_STEP : REDUCE_MICRO;
   c.precision = options->precision;
+  c.keep_f32 = options->keep_f32;
   c.isa = isa_best();
   if (options->isa && !isa_from_name(options->isa, &c.isa)) FAIL(USAGE, NULL, "--isa: '%s' is unknown", options->isa);
   if (!isa_available(c.isa))
