@@ -143,7 +143,7 @@ void site_bind(const Site *site, size_t index, Binding binding);    // what outp
 Value *site_declared(const Site *site, size_t index);               // what output `index` must become; NULL: nothing given
 void site_problem(const Site *site, StatusCode code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int64_t site_attr_int(const Site *site, const char *name, int64_t otherwise);
-// A further node; outputs[i] NULL: a new value. Returns its outputs; NULL where the operator is not supported (complained of).
+// A further node, of ai.onnx or of tessera; outputs[i] NULL: a new value. Returns its outputs; NULL where the operator is not supported (complained of).
 Value *const *site_add(const Site *site, const char *op, const char *suffix, int n_inputs, Value *const *inputs, int n_outputs, Value *const *outputs,
                        const AttrInit *attrs);
 // Counts what an expansion makes; false, once complained of, when it is too much.

@@ -1,5 +1,5 @@
-// Operators that the standard defines through others and that gain nothing from a row of their own: SwiGLU, CausalConvWithState, FlexAttention.
-// They become those nodes here, so that types, gradients, fusion and the matrix library serve them.
+// Operators that the standard defines through others and that gain nothing from a row of their own: SwiGLU, CausalConvWithState, DeformConv,
+// FlexAttention. They become those nodes here, so that types, gradients, fusion and the matrix library serve them.
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -98,6 +98,68 @@ static void causal_conv(const Site *site) {
                     NULL));
 }
 
+// ---- DeformConv(X, W, offset, B?, mask?): columns of windows whose taps have moved, times W ------------------------------------------------
+
+typedef struct DeformConv { int64_t batch, channels, outputs, groups, taps, places; int n_axes; const int64_t *kernel, *out; } DeformConv;
+
+static bool deform_make(const Site *site, DeformConv *d) {
+  Value *first = site_tensor(site, 0);
+  const Type *x = first ? import_type(site->import, first) : NULL;
+  if (x && x->rank < 3) {
+    site_problem(site, STATUS_MALFORMED, "'%s' has %d axes; [N, C, ...] is needed", first->name, x->rank);
+    return false;
+  }
+  const Type *w = input_of_rank(site, 1, x ? x->rank : 4), *offset = input_of_rank(site, 2, x ? x->rank : 4);
+  if (!x || !w || !offset) {
+    if (!site->import->n_problems) site_problem(site, STATUS_UNSUPPORTED, "the shape of X is computed from data; it must follow from shapes and constants");
+    return false;
+  }
+  *d = (DeformConv){.batch = x->dims[0], .channels = x->dims[1], .outputs = w->dims[0], .groups = site_attr_int(site, "group", 1), .taps = 1, .places = 1,
+                    .n_axes = x->rank - 2, .kernel = w->dims + 2, .out = offset->dims + 2};
+  for (int i = 0; i < d->n_axes; i++) {
+    d->taps *= d->kernel[i];
+    d->places *= d->out[i];
+  }
+  if (d->groups < 1 || d->channels != w->dims[1] * d->groups || d->outputs % d->groups) {
+    site_problem(site, STATUS_MALFORMED, "group = %" PRId64 " does not fit the %" PRId64 " channels of X and W, which is [%" PRId64 ", %" PRId64 ", ...]", d->groups,
+                 d->channels, w->dims[0], w->dims[1]);
+    return false;
+  }
+  const OnnxAttr *a = onnx_attr(site->from, "kernel_shape");
+  if (a && (a->head->n_ints != (size_t)d->n_axes || memcmp(a->head->ints, d->kernel, sizeof(int64_t) * (size_t)d->n_axes))) {
+    site_problem(site, STATUS_MALFORMED, "attribute kernel_shape is not that of W");
+    return false;
+  }
+  return true;
+}
+
+static AttrInit ints_of(const Site *site, const char *name) {
+  const OnnxAttr *a = onnx_attr(site->from, name);
+  return (AttrInit)A_INTS(name, a ? a->head->ints : NULL, a ? (int64_t)a->head->n_ints : 0);
+}
+
+static Value *reshaped(const Site *site, const char *suffix, Value *v, const int64_t *dims, int64_t n) {
+  return v ? one(site, "Reshape", suffix, 2, (Value *[]){v, int64s(site, suffix, dims, n)}, NULL) : NULL;
+}
+
+static void deform_conv(const Site *site) {
+  DeformConv d;
+  if (!deform_make(site, &d)) return;
+  Value *bias = is_given(site, 3) ? site_tensor(site, 3) : NULL, *mask = is_given(site, 4) ? site_tensor(site, 4) : NULL;
+  Value *columns = one(site, "DeformColumns", "columns", mask ? 3 : 2, (Value *[]){site_tensor(site, 0), site_tensor(site, 2), mask},
+                       ATTRS(A_INTS("kernel_shape", d.kernel, d.n_axes), ints_of(site, "dilations"), ints_of(site, "pads"), ints_of(site, "strides"),
+                             A_INT("offset_group", site_attr_int(site, "offset_group", 1))));
+  int64_t g = d.groups, depth = d.channels / g * d.taps, dims[2 + RANK_MAX] = {d.batch, d.outputs};
+  columns = reshaped(site, "grouped", columns, (const int64_t[]){d.batch, g, depth, d.places}, 4);
+  Value *weights = reshaped(site, "weights", site_tensor(site, 1), (const int64_t[]){g, d.outputs / g, depth}, 3);
+  for (int i = 0; i < d.n_axes; i++) dims[2 + i] = d.out[i];
+  Value *y = weights && columns ? one(site, "MatMul", "product", 2, (Value *[]){weights, columns}, NULL) : NULL;
+  y = reshaped(site, "image", y, dims, 2 + d.n_axes);
+  dims[0] = d.outputs;
+  for (int i = 0; i < d.n_axes; i++) dims[1 + i] = 1;
+  give(site, 0, bias && y ? one(site, "Add", "", 2, (Value *[]){y, reshaped(site, "bias", bias, dims, 1 + d.n_axes)}, NULL) : y);
+}
+
 // ---- FlexAttention(Q, K, V): softmax(score_mod(scale Q K^T)), prob_mod, times V ---------------------------------------------------------
 
 typedef struct Flex { int64_t batch, q_heads, kv_heads, q_len, kv_len, head, v_head; Dtype dtype, inner; float scale; } Flex;
@@ -131,7 +193,7 @@ static Value *shared_heads(const Site *site, const char *suffix, Value *v, const
   if (f->q_heads == f->kv_heads || !v) return v;
   int64_t group = f->q_heads / f->kv_heads;
   const int64_t dims[] = {f->batch, apart ? f->q_heads : f->kv_heads, apart ? f->q_len : group * f->q_len, width};
-  return one(site, "Reshape", suffix, 2, (Value *[]){v, int64s(site, suffix, dims, 4)}, NULL);
+  return reshaped(site, suffix, v, dims, 4);
 }
 
 // `v` as the subgraph in attribute `name` changes it; as it is where there is none.
@@ -179,7 +241,8 @@ static void flex_attention(const Site *site) {
 // ---- The table ----------------------------------------------------------------------------------------------------------------------------
 
 static const struct { const char *domain, *op; void (*handle)(const Site *site); } handlers[] = {
-    {"", "SwiGLU", swiglu}, {"", "CausalConvWithState", causal_conv}, {"ai.onnx.preview", "FlexAttention", flex_attention}};
+    {"", "SwiGLU", swiglu}, {"", "CausalConvWithState", causal_conv}, {"", "DeformConv", deform_conv},
+    {"ai.onnx.preview", "FlexAttention", flex_attention}};
 
 bool import_composed(const Site *site) {
   const char *op = text_or_empty(site->from->head->op_type), *domain = onnx_domain(site->from->head->domain);

@@ -95,6 +95,7 @@ Value *const *site_add(const Site *site, const char *op, const char *suffix, int
                        const AttrInit *attrs) {
   Import *import = site->import;
   const Op *row = op_find("", op);
+  if (!row) row = op_find("tessera", op);
   if (!row) {
     import_problem(import, STATUS_UNSUPPORTED, site->label, "operator %s is not supported", op);
     return NULL;

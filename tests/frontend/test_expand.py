@@ -29,23 +29,29 @@ def parse(text):
     return onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18, "own": 1]>\n' + text)
 
 
-def finish(body, functions=""):
+def finish(body, functions="", opset=18):
     model = parse("g (float[4,3] x) => (float loss) <float[3,3] W> { %s loss = ReduceMean <keepdims = 0> (z) }\n%s" % (body, functions))
     model.graph.initializer.append(numpy_helper.from_array(W, "W"))
+    model.opset_import[0].version = opset
     return model
 
 
 def newest(body):
     """The same at the newest opset of the package, which onnxruntime may not know."""
-    model = finish(body)
-    del model.opset_import[:]
-    model.opset_import.extend([onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version()), onnx.helper.make_opsetid("ai.onnx.preview", 1)])
+    model = finish(body, opset=onnx.defs.onnx_opset_version())
+    model.opset_import.append(helper.make_opsetid("ai.onnx.preview", 1))
     return model
 
 
 ROWS = """m = MatMul (x, W) qs = Constant <value_ints: ints = [1,2,2,3]> () ks = Constant <value_ints: ints = [1,1,4,3]> ()
         q = Reshape (m, qs) k = Reshape (x, ks) v = Reshape (m, ks) w1 = ReduceSum <keepdims = 0> (W) """
 TURNED = """t = Transpose (x) zero = Constant <value_ints: ints = [0]> () u = Unsqueeze (t, zero) ws = Constant <value_ints: ints = [3,1,3]> () w = Reshape (W, ws) """
+IMAGE = """is = Constant <value_ints: ints = [1,2,2,3]> () i = Reshape (x, is) flat = Constant <value_ints: ints = [-1]> () wf = Reshape (W, flat)
+        from = Constant <value_ints: ints = [0]> () eight = Constant <value_ints: ints = [8]> () two = Constant <value_ints: ints = [2]> () k0 = Slice (wf, from, eight)
+        ks = Constant <value_ints: ints = [2,1,2,2]> () k = Reshape (k0, ks) kb = Slice (wf, from, two) m = MatMul (x, W) s = Sigmoid (m) sf = Reshape (s, flat)
+        third = Constant <value_float: float = 0.33> () c = Concat <axis = 0> (sf, sf) c3 = Mul (c, third) sixteen = Constant <value_ints: ints = [16]> ()
+        o16 = Slice (c3, from, sixteen) os = Constant <value_ints: ints = [1,8,1,2]> () o = Reshape (o16, os) m8 = Slice (sf, from, eight)
+        ms = Constant <value_ints: ints = [1,4,1,2]> () mask = Reshape (m8, ms) """
 SPELT_SCORES = ROWS + "kt = Transpose <perm = [0,1,3,2]> (k) s0 = MatMul (q, kt) "
 LOOP = "{ h1 = MatMul (h, W) h2 = Tanh (h1) g = Identity (c) }"
 ACCEPTED = {
@@ -88,6 +94,7 @@ ACCEPTED = {
     "CausalConvWithState": newest(TURNED + 'y, p = CausalConvWithState <activation = "silu"> (u, w) z = Concat <axis = 2> (y, p)'),
     "CausalConvWithState behind a past": newest(TURNED + """a = Constant <value_ints: ints = [0]> () e = Constant <value_ints: ints = [2]> () two = Constant <value_ints: ints = [2]> ()
         past = Slice (u, a, e, two) y, p = CausalConvWithState (u, w, , past) z = Concat <axis = 2> (y, p)"""),
+    "DeformConv": finish(IMAGE + "z = DeformConv <group = 2> (i, k, o, kb, mask)", opset=22),
     "FlexAttention": newest(ROWS + "z = ai.onnx.preview.FlexAttention (q, k, v)"),
     "FlexAttention with modifiers": newest(ROWS + """z = ai.onnx.preview.FlexAttention <scale = 0.4, softmax_precision = 11,
         score_mod = sm (double[1,2,2,4] s) => (double[1,2,2,4] r) { wd = Cast <to = 11> (w1) c = Mul (s, wd) r = Tanh (c) },
