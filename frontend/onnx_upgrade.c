@@ -220,6 +220,7 @@ static const Upgrade upgrades[] = {
     {"Log", 6, 6, 23, NULL},
     {"LogSoftmax", 1, 13, 23, softmax_of_rows}, {"LpNormalization", 1, 1, 23, NULL}, {"LpPool", 2, 2, 23, NULL}, {"LRN", 1, 1, 23, NULL},
     {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL}, {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL},
+    {"MaxRoiPool", 1, 1, 23, NULL}, {"NonMaxSuppression", 10, 10, 23, NULL}, {"TfIdfVectorizer", 9, 9, 23, NULL},
     {"MaxUnpool", 9, 9, 23, NULL}, {"Mean", 8, 8, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL}, {"Min", 8, 8, 23, NULL},
     {"Mish", 18, 18, 23, NULL}, {"Mod", 10, 10, 28, NULL}, {"Mul", 7, 7, 23, NULL}, {"Multinomial", 7, 7, 23, NULL}, {"Neg", 6, 6, 23, NULL},
     {"NegativeLogLikelihoodLoss", 12, 12, 23, NULL}, {"NonZero", 9, 9, 23, NULL}, {"Not", 1, 1, 23, NULL}, {"OneHot", 9, 9, 28, NULL},

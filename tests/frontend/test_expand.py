@@ -95,6 +95,8 @@ ACCEPTED = {
     "CausalConvWithState behind a past": newest(TURNED + """a = Constant <value_ints: ints = [0]> () e = Constant <value_ints: ints = [2]> () two = Constant <value_ints: ints = [2]> ()
         past = Slice (u, a, e, two) y, p = CausalConvWithState (u, w, , past) z = Concat <axis = 2> (y, p)"""),
     "DeformConv": finish(IMAGE + "z = DeformConv <group = 2> (i, k, o, kb, mask)", opset=22),
+    "MaxRoiPool": finish("""m = MatMul (x, W) is = Constant <value_ints: ints = [1,1,4,3]> () i = Reshape (m, is)
+        boxes = Constant <value = float[2,5] {0.0,0.0,0.0,2.0,3.0,0.0,1.5,0.4,4.0,2.6}> () z = MaxRoiPool <pooled_shape = [3,2], spatial_scale = 0.9> (i, boxes)"""),
     "FlexAttention": newest(ROWS + "z = ai.onnx.preview.FlexAttention (q, k, v)"),
     "FlexAttention with modifiers": newest(ROWS + """z = ai.onnx.preview.FlexAttention <scale = 0.4, softmax_precision = 11,
         score_mod = sm (double[1,2,2,4] s) => (double[1,2,2,4] r) { wd = Cast <to = 11> (w1) c = Mul (s, wd) r = Tanh (c) },
