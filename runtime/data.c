@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include "../ir/path.h"
+#include "data_graph.h"
 #include "data_source.h"
 
+enum { FREE_INTEGERS_LIMIT = 2 };   // --data random: integers that index nothing are 0 and 1
 static const int64_t default_deadline_ns = 600 * INT64_C(1000000000);
 
 static bool fits_integers(const DataInput *in) { return in->dtype == DTYPE_NONE || dtype_is_integer(in->dtype); }
@@ -417,7 +419,8 @@ static Status bind_input(Data *d, int variant, const Graph *program, const Value
   Type *shape = &d->shapes[(size_t)variant * d->n_inputs + (size_t)i];
   char have[160], want[160];
   if (feed->kind == FEED_RANDOM) {
-    feed->limit = graph_index_limit(program, v);
+    int64_t limit = graph_index_limit(program, v);
+    feed->limit = limit ? limit : FREE_INTEGERS_LIMIT;
   } else if (!type_same_shape(shape, &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? shape->dtype : feed->file_dtype, v->type.dtype)) {
     FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(shape, have, sizeof have), type_text(&v->type, want, sizeof want));
   }

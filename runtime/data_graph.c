@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "../kernels/ops.h"
-#include "data_source.h"
+#include "data_graph.h"
 
 static bool is_any(const Node *n, const Op *const *ops) {
   while (*ops && n->op != *ops) ops++;
@@ -58,16 +58,52 @@ bool graph_shifts_labels(const Graph *graph, const Value *labels) {
   return shifts;
 }
 
-static int64_t node_limit(const Node *n, const bool *reached) {
-  if (n->op == &op_Gather && n->inputs[1] && reached[n->inputs[1]->id]) {
-    int axis;
-    const Type *data = &n->inputs[0]->type;
-    Status bad = type_axis(attr_int(n, "axis"), data->rank, n->name, &axis);
-    status_free(bad);
-    return bad ? INT64_MAX : data->dims[axis];
-  }
-  if (n->op == &op_SoftmaxCrossEntropyLoss && n->inputs[1] && reached[n->inputs[1]->id] && n->inputs[0]->type.rank > 1) return n->inputs[0]->type.dims[1];
+// Dimension `axis` (from the end where below 0) of the type; INT64_MAX where there is none.
+static int64_t axis_size(const Type *t, int64_t axis) {
+  if (axis < 0) axis += t->rank;
+  return axis >= 0 && axis < t->rank ? t->dims[axis] : INT64_MAX;
+}
+
+// Tuples of `n` numbers that index dimensions from `first` on: what is below all of them is legal.
+static int64_t tuple_limit(const Type *data, int64_t first, int64_t n) {
+  int64_t least = INT64_MAX;
+  for (int64_t d = first; d < first + n && d < data->rank; d++)
+    if (data->dims[d] < least) least = data->dims[d];
+  return least;
+}
+
+static int64_t depth_of(const Value *depth) {
+  const Weight *w = value_const(depth);
+  if (!w || type_elems(&w->type) != 1) return INT64_MAX;
+  return dtype_is_float(w->type.dtype) ? (int64_t)weight_read_float(w, 0) : weight_read_int(w, 0);
+}
+
+// Operators whose input `input` holds integers in [0, limit).
+static int64_t input_limit(const Node *n, int input) {
+  const Type *data = n->inputs[0] ? &n->inputs[0]->type : NULL;
+  const Op *op = n->op;
+  if (!data) return INT64_MAX;
+  if ((op == &op_Gather || op == &op_GatherElements || op == &op_ScatterElements) && input == 1) return axis_size(data, attr_int(n, "axis"));
+  if (op == &op_GatherND && input == 1) return tuple_limit(data, attr_int(n, "batch_dims"), axis_size(&n->inputs[1]->type, -1));
+  if (op == &op_ScatterND && input == 1) return tuple_limit(data, 0, axis_size(&n->inputs[1]->type, -1));
+  if ((op == &op_SoftmaxCrossEntropyLoss || op == &op_NegativeLogLikelihoodLoss) && input == 1) return axis_size(data, 1);
+  if (op == &op_CrossEntropyCount && input == 0 && n->n_inputs > 1 && n->inputs[1]) return axis_size(&n->inputs[1]->type, 0);
+  if (op == &op_OneHot && input == 0) return depth_of(n->inputs[1]);
+  if ((op == &op_RNN || op == &op_GRU || op == &op_LSTM) && input == 4) return axis_size(data, 0) + 1;
+  if (op == &op_ReverseSequence && input == 1) return axis_size(data, attr_int(n, "time_axis")) + 1;
+  if (op == &op_RoiAlign && input == 2) return axis_size(data, 0);
+  if (op == &op_RotaryEmbedding && input == 3) return axis_size(&n->inputs[1]->type, 0);
   return INT64_MAX;
+}
+
+static int64_t node_limit(const Node *n, const bool *reached) {
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < n->n_inputs; i++)
+    if (n->inputs[i] && reached[n->inputs[i]->id]) {
+      int64_t limit = input_limit(n, i);
+      if (limit < least) least = limit;
+    }
+  return least;
 }
 
 int64_t graph_index_limit(const Graph *graph, const Value *input) {
@@ -79,5 +115,5 @@ int64_t graph_index_limit(const Graph *graph, const Value *input) {
       if (limit < least) least = limit;
     }
   reach_finish(&reach);
-  return least == INT64_MAX ? 2 : least > 0 ? least : 1;
+  return least == INT64_MAX ? 0 : least > 0 ? least : 1;
 }

@@ -82,9 +82,4 @@ MUST_USE Status stream_seek(Stream *stream, int64_t batch, StreamSlot **out);
 int stream_variant(const Stream *stream, int64_t batch);      // of a batch in the ring whose shapes were looked at; else -1
 void stream_finish(Stream *stream);
 
-// ---- data_graph.c: what the use of an input in the graph tells ----
-
-bool graph_shifts_labels(const Graph *graph, const Value *labels);            // are labels cut or padded on their way to the loss?
-int64_t graph_index_limit(const Graph *graph, const Value *input);            // integers below it are fine; 2 when nothing limits it
-
 #endif

@@ -13,6 +13,9 @@ MUST_USE Status command_export(const Options *options);    // export.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
 MUST_USE Status command_synth(const Options *options);     // synth.c
 
+// opt --equivalent (equivalent.c): CHECK when the graphs of options->input and options->equivalent differ.
+MUST_USE Status command_equivalent(const Options *options);
+
 // Makes the folders that `path`, a file to be written, is to lie in.
 MUST_USE Status command_make_folders(const char *path);
 

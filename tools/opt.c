@@ -1,86 +1,9 @@
 // tessera opt: one pass, or some, on a graph; text and binary in and out.
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "../frontend/plan_file.h"
-#include "../frontend/text_weights.h"
-#include "../ir/parse.h"
-#include "../ir/path.h"
-#include "../ir/print.h"
-#include "../ir/verify_graph.h"
 #include "command.h"
-#include "compile_flow.h"
-#include "overwrites.h"
-
-static const size_t TEXT_BYTES_MAX = (size_t)1 << 30;
-static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;
-
-static bool is_text(const char *path) { return !strcmp(path, "-") || has_suffix(path, ".onnxtxt"); }
-
-// ---- In -----------------------------------------------------------------------------------------------------------------------
-
-// The whole file in heap memory. `path` "-": standard input.
-static Status read_text(const char *path, char **out, size_t *out_bytes) {
-  FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-  if (!file) FAIL(IO, NULL, "cannot open '%s': %s", path, strerror(errno));
-  Status s = STATUS_OK;
-  char *text = NULL;
-  size_t bytes = 0, capacity = 0;
-  do {
-    if (bytes == capacity) {
-      capacity = capacity ? 2 * capacity : 64 << 10;
-      char *wider = capacity > TEXT_BYTES_MAX ? NULL : realloc(text, capacity);
-      if (!wider) s = status_fail(STATUS_RESOURCE, NULL, "'%s' is too large: more than %zu bytes of text", path, bytes);
-      else text = wider;
-    }
-    if (!s) bytes += fread(text + bytes, 1, capacity - bytes, file);
-  } while (!s && !feof(file) && !ferror(file));
-  if (!s && ferror(file)) s = status_fail(STATUS_IO, NULL, "cannot read '%s': %s", path, strerror(errno));
-  if (file != stdin) fclose(file);
-  if (s) {
-    free(text);
-    return s;
-  }
-  *out = text;
-  *out_bytes = bytes;
-  return STATUS_OK;
-}
-
-// What places of data in text are relative to: the folder of the file, "." for the current one.
-static const char *folder_of(const Options *options, char *out, size_t out_bytes) {
-  if (options->data_folder) return options->data_folder;
-  PathFolder folder = path_folder(options->input);
-  snprintf(out, out_bytes, "%.*s", folder.bytes, folder.at);
-  return out;
-}
-
-static Status open_text(const Options *options, Flow *flow, TextWeights **weights) {
-  const char *path = options->input;
-  char folder[4096];
-  char *text;
-  size_t bytes;
-  flow->arena = arena_create(ARENA_LIMIT_BYTES);
-  if (!flow->arena) FAIL(RESOURCE, NULL, "out of memory");
-  TRY(read_text(path, &text, &bytes));
-  const char *shown = strcmp(path, "-") ? path : "standard input";
-  Status s = graph_parse(text, bytes, flow->arena, &flow->graph);
-  free(text);
-  if (!s) s = text_weights_open(flow->graph, folder_of(options, folder, sizeof folder), weights);
-  TRY(status_context(s, "%s", shown));
-  return status_context(verify_graph(flow->graph), "%s", shown);
-}
-
-static Status open_graph(const Options *options, Flow *flow, TextWeights **weights) {
-  if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
-  TRY(overwrites_check(options));
-  if (is_text(options->input)) return open_text(options, flow, weights);
-  TRY(flow_open(options, flow));
-  return flow->is_plan ? STATUS_OK : flow_import(flow, options, NULL, 0);
-}
-
-// ---- Passes -------------------------------------------------------------------------------------------------------------------
+#include "graph_file.h"
 
 static void list_passes(void) {
   for (const Pass *p = pass_table; p->name; p++) printf("%-20s %s\n", p->name, p->help);
@@ -102,30 +25,9 @@ static Status run_passes(const Options *options, Flow *flow) {
   else if (!strcmp(options->passes, "none")) passes = none;
   else TRY(split_passes(options, flow->arena, &passes));
   TRY(flow_compile_options(flow, options, &compile));
-  if (is_text(options->input)) compile.model_path = NULL;   // text is no file that a plan could load weights from
+  if (graph_file_is_text(options->input)) compile.model_path = NULL;   // text is no file that a plan could load weights from
   TRY(flow_pass_run(options, flow->arena, &run));
   return passes_run(flow->graph, passes, &compile, &run);
-}
-
-// ---- Out ----------------------------------------------------------------------------------------------------------------------
-
-static Status write_text(const Options *options, const Graph *graph) {
-  char folder[4096];
-  PrintOptions print = {.renumber = options->renumber, .base_dir = folder_of(options, folder, sizeof folder)};
-  const char *path = options->output;
-  if (!path || !strcmp(path, "-")) return graph_print(graph, &print, stdout);
-  FILE *file = fopen(path, "wb");
-  if (!file) FAIL(IO, NULL, "cannot write '%s': %s", path, strerror(errno));
-  Status s = graph_print(graph, &print, file);
-  if (fclose(file) && !s) s = status_fail(STATUS_IO, NULL, "cannot write '%s': %s", path, strerror(errno));
-  return s;
-}
-
-static Status write_graph(const Options *options, const Graph *graph) {
-  if (options->output) TRY(command_make_folders(options->output));
-  if (!options->output || is_text(options->output)) return write_text(options, graph);
-  if (has_suffix(options->output, ".onnx")) return graph_write_onnx(graph, options->output);
-  FAIL(USAGE, NULL, "-o %s: the name of the file says what to write: .onnxtxt or .onnx", options->output);
 }
 
 Status command_opt(const Options *options) {
@@ -133,12 +35,11 @@ Status command_opt(const Options *options) {
     list_passes();
     return STATUS_OK;
   }
-  Flow flow = {0};
-  TextWeights *weights = NULL;
-  Status s = open_graph(options, &flow, &weights);
-  if (!s) s = run_passes(options, &flow);
-  if (!s) s = write_graph(options, flow.graph);
-  flow_finish(&flow);
-  text_weights_close(weights);
+  if (options->equivalent) return command_equivalent(options);
+  GraphFile file;
+  Status s = graph_file_open(options, &file);
+  if (!s) s = run_passes(options, &file.flow);
+  if (!s) s = graph_file_write(options, file.flow.graph);
+  graph_file_close(&file);
   return s;
 }

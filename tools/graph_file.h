@@ -1,0 +1,26 @@
+// A graph from a file and into one, whatever its form: models and plans (.onnx), text (.onnxtxt, or - for standard input and output).
+//
+// Ownership: a GraphFile owns the graph, its arena and the mapped files that weights lie in; graph_file_close ends it (also after an error).
+// Threads: one.
+#ifndef TESSERA_GRAPH_FILE_H
+#define TESSERA_GRAPH_FILE_H
+
+#include "../frontend/text_weights.h"
+#include "compile_flow.h"
+
+typedef struct GraphFile {
+  Flow flow;                   // flow.graph is the graph
+  TextWeights *weights;        // text: the files that its data lies in
+} GraphFile;
+
+bool graph_file_is_text(const char *path);
+
+// Opens options->input: reads and verifies text, reads a plan, imports a model with what the options bind. USAGE when no file is named, or an output
+// of `options` is a file that is read.
+MUST_USE Status graph_file_open(const Options *options, GraphFile *out);
+void graph_file_close(GraphFile *file);
+
+// Writes to options->output by its suffix; text to standard output where none is named.
+MUST_USE Status graph_file_write(const Options *options, const Graph *graph);
+
+#endif
