@@ -154,9 +154,24 @@ static Status fused_infer(Node *node, Arena *arena) {
   for (int64_t i = 0; i < a->results.n; i++) {
     if (a->results.items[i] < node->n_inputs || a->results.items[i] >= node->n_inputs + a->operators.n)
       FAIL(MALFORMED, node->name, "FusedElementwise: result register %lld does not exist", (long long)a->results.items[i]);
+    if (!node->outputs[i]) FAIL(MALFORMED, node->name, "FusedElementwise: result %lld is absent; one that nobody reads is no result", (long long)i);
     node->outputs[i]->type = *whole;
   }
   return STATUS_OK;
+}
+
+void fused_keep_results(Graph *graph, Node *node, const bool *keep) {
+  AttrInts results = attr_ints(node, "results");
+  int64_t *kept = ARENA_ARRAY(graph->arena, int64_t, results.n);
+  int n = 0;
+  for (int i = 0; i < node->n_outputs; i++) {
+    if (!keep[i]) continue;
+    node->outputs[n] = node->outputs[i];
+    node->outputs[n]->output_index = n;
+    kept[n++] = results.items[i];
+  }
+  node->n_outputs = n;
+  attr_set(graph, node, &(AttrInit)A_INTS("results", kept, n));
 }
 
 // ---- Running ------------------------------------------------------------------------------------------------------------------

@@ -175,12 +175,13 @@ const Op op_DequantizeLinear = {.name = "DequantizeLinear", .domain = "", .min_i
                                 .nondifferentiable = 6, .attrs = dequantize_attrs, .attrs_bytes = sizeof(QuantizeAttrs), .infer = dequantize_infer,
                                 .run_ref = dequantize_run};
 
-// ---- DynamicQuantizeLinear: outputs y uint8, scale, zero point; in f32 ----------------------------------------------------------
+// ---- DynamicQuantizeLinear: outputs y uint8, scale, zero point ----------------------------------------------------------------
 
+// ONNX has it for float32 only; in double it is what the same graph computes under --precision fp64.
 static Status dynamic_infer(Node *node, Arena *arena) {
   const Type *x = input_type(node, 0);
-  if (x->dtype != DTYPE_F32) FAIL(MALFORMED, node->name, "DynamicQuantizeLinear: x of %s; float is needed", dtype_name(x->dtype));
-  Type types[3] = {*x, type_scalar(DTYPE_F32), type_scalar(DTYPE_U8)};
+  if (x->dtype != DTYPE_F32 && x->dtype != DTYPE_F64) FAIL(MALFORMED, node->name, "DynamicQuantizeLinear: x of %s; float or double is needed", dtype_name(x->dtype));
+  Type types[3] = {*x, type_scalar(x->dtype), type_scalar(DTYPE_U8)};
   types[0].dtype = DTYPE_U8;
   for (int i = 0; i < 3; i++)
     if (node_has_output(node, i)) node->outputs[i]->type = types[i];
@@ -188,16 +189,17 @@ static Status dynamic_infer(Node *node, Arena *arena) {
 }
 
 static Status dynamic_run(const KernelContext *c) {
-  const float *x = c->in[0].data;
-  float low = 0, high = 0;
+  Dtype d = c->in[0].type->dtype;
+  double low = 0, high = 0;
   for (int64_t i = 0, n = in_elems(c, 0); i < n; i++) {
-    low = x[i] < low ? x[i] : low;
-    high = x[i] > high ? x[i] : high;
+    double x = in_f(c, 0, i);
+    low = x < low ? x : low;
+    high = x > high ? x : high;
   }
-  float scale = (high - low) / 255;
-  float zero = scale == 0 ? 0 : rintf(fminf(fmaxf(-low / scale, 0), 255));
+  double scale = rounded_to(d, rounded_to(d, high - low) / 255);
+  double zero = scale == 0 ? 0 : rint(fmin(fmax(rounded_to(d, -low / scale), 0), 255));
   for (int64_t i = 0, n = has_output(c, 0) ? in_elems(c, 0) : 0; i < n; i++) {
-    float v = scale == 0 ? zero : rintf(x[i] / scale) + zero;
+    double v = scale == 0 ? zero : rint(rounded_to(d, in_f(c, 0, i) / scale)) + zero;
     ((unsigned char *)c->out[0].data)[i] = (unsigned char)(v > 255 ? 255 : v >= 0 ? v : 0);
   }
   if (has_output(c, 1)) out_f(c, 1, 0, scale);

@@ -1,7 +1,8 @@
 // dead_code: removes nodes that no output, report, gradient, carried value or side effect needs, and optional outputs that nobody reads.
 #include <string.h>
 
-#include "../ir/op.h"
+#include "../kernels/fused.h"
+#include "../kernels/ops.h"
 #include "pass_list.h"
 
 typedef struct Marks {
@@ -23,8 +24,18 @@ static bool is_live(const Marks *m, const Node *n) {
   return false;
 }
 
+static void drop_fused_results(const Marks *m, Node *n) {
+  bool keep[FUSED_MEMBERS_MAX], any = false;
+  for (int i = 0; i < n->n_outputs; i++) any |= keep[i] = m->used[n->outputs[i]->id] || is_root(n->outputs[i]);
+  if (any) fused_keep_results(m->graph, n, keep);
+}
+
 static void drop_optional_outputs(const Marks *m, Node *n) {
   if (n->op->max_outputs == VARIADIC) return;   // there the number of outputs has a meaning
+  if (n->op == &op_FusedElementwise) {
+    if (m->graph->facts & FACT_TYPED) drop_fused_results(m, n);   // its results have been checked
+    return;
+  }
   for (int i = n->op->min_outputs; i < n->n_outputs; i++) {
     Value *v = n->outputs[i];
     if (v && !m->used[v->id] && !is_root(v)) n->outputs[i] = NULL;

@@ -119,11 +119,11 @@ static void pin_into_bucket(Memory *m, const Node *pack, int input) {
   }
   Value *root = find_root(m, v);
   if (m->pinned[root->id] || value_bytes(root) != bytes) return;
+  if (m->last[root->id] != NO_NODE && m->last[root->id] > pack->id) return;   // somebody reads it when the bucket is written over already
   m->pinned[root->id] = true;
   root->loc = (Location){pack->outputs[0]->loc.buffer, a.offset_bytes, 0};
   Buffer *b = &m->graph->buffers[root->loc.buffer];
   if (root->producer->id < b->first) b->first = root->producer->id;
-  if (m->last[root->id] != NO_NODE && m->last[root->id] > b->last) b->last = m->last[root->id];
 }
 
 static void pin_gradients(Memory *m) {

@@ -3,7 +3,7 @@
 // inference. Parameters keep their weights: Load widens when the plan starts, and export rounds back to the model's own types.
 #include <string.h>
 
-#include "../ir/op.h"
+#include "../kernels/ops.h"
 #include "pass_list.h"
 
 // Larger constants stay references to their file and are widened by Load, too.
@@ -33,7 +33,7 @@ static void widen_value(Arena *arena, Value *v, Dtype target) {
 
 // Attributes that name an element type by its ONNX number are called so in every standard operator.
 static bool names_dtype(const AttrSpec *s) {
-  static const char *const names[] = {"to", "dtype", "stash_type", "softmax_precision"};
+  static const char *const names[] = {"to", "dtype", "stash_type", "softmax_precision", "output_dtype", "output_datatype", "precision"};
   for (size_t i = 0; s->type == ATTR_INT && i < sizeof names / sizeof *names; i++)
     if (!strcmp(s->name, names[i])) return true;
   return false;
@@ -55,11 +55,39 @@ static Status widen_attrs(Arena *arena, Node *n, Dtype target) {
   return STATUS_OK;
 }
 
+static void *attr_at(Node *n, const char *name) { return (char *)n->attrs + attr_spec(n->op, name)->offset; }
+
+// Makes the attribute `value` a tensor of the wide type.
+static void set_value(Graph *g, Node *n, Dtype target, const float *items, const Type *type) {
+  const Weight narrow = {.name = n->name, .type = *type, .bytes = items};
+  *(const Weight **)attr_at(n, "value") = widened(g->arena, &narrow, target);
+}
+
+// Constants that are float32 because nothing says otherwise.
+static void widen_default(Graph *g, Node *n, Dtype target) {
+  static const float zero;
+  Type scalar = type_scalar(DTYPE_F32), one = type_vector(DTYPE_F32, 1);
+  if (!is_narrow(DTYPE_F32, target)) return;
+  if (n->op == &op_ConstantOfShape) {
+    if (!*(const Weight **)attr_at(n, "value")) set_value(g, n, target, &zero, &one);
+  } else if (n->op == &op_Constant) {
+    float *item = attr_at(n, "value_float");
+    AttrFloats *items = attr_at(n, "value_floats");
+    Type vector = type_vector(DTYPE_F32, items->n);
+    if (!attr_is_default(n, attr_spec(n->op, "value_float"))) set_value(g, n, target, item, &scalar);
+    else if (items->n) set_value(g, n, target, items->items, &vector);
+    else return;
+    *item = attr_spec(n->op, "value_float")->default_float;
+    *items = (AttrFloats){0};
+  }
+}
+
 Status pass_widen(Graph *graph, const CompileOptions *options) {
   Dtype target = strcmp(options->precision, "fp64") ? DTYPE_F32 : DTYPE_F64;
   for (size_t i = 0; i < graph->n_values; i++) widen_value(graph->arena, graph->values[i], target);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     TRY(widen_attrs(graph->arena, graph->nodes[i], target));
+    widen_default(graph, graph->nodes[i], target);
     if (graph->facts & FACT_TYPED) TRY(node_infer(graph, graph->nodes[i]));
   }
   return STATUS_OK;

@@ -101,7 +101,8 @@ static Status level(Comparison *c) {
     if (facts & FACT_ACCUMULATED && !(sides[i]->graph->facts & FACT_ACCUMULATED)) TRY(run_one(c, sides[i], "accumulate"));
   }
   if (facts & FACT_ACCUMULATED && c->a.graph->recipe.micro_per_rank != c->b.graph->recipe.micro_per_rank)
-    FAIL(CHECK, NULL, "%" PRId64 " micro-batches in '%s', %" PRId64 " in '%s'", c->a.graph->recipe.micro_per_rank, c->a.path, c->b.graph->recipe.micro_per_rank, c->b.path);
+    FAIL(CHECK, NULL, "%" PRId64 " micro-batches in '%s', %" PRId64 " in '%s'", c->a.graph->recipe.micro_per_rank, c->a.path, c->b.graph->recipe.micro_per_rank,
+         c->b.path);
   c->tolerance = c->options->tolerance > 0 ? c->options->tolerance : is_wide(c->a.graph) && is_wide(c->b.graph) ? TOLERANCE_F64 : TOLERANCE_F32;
   return STATUS_OK;
 }
@@ -274,7 +275,7 @@ static Status eval_case(Comparison *c, int64_t number) {
   static const int64_t limits[] = {0, 2, 1};
   Status status = STATUS_OK;
   for (int i = 0; i < 3; i++) {
-    EvalCase test = {.seed = (uint64_t)c->options->seed, .number = number, .index_limit = limits[i]};
+    EvalCase test = {.seed = (uint64_t)c->options->seed, .number = number, .users = {c->a.graph, c->b.graph}, .index_limit = limits[i]};
     status_free(status);
     status = eval_side(c, &c->a, &test);
     if (!status) status = eval_side(c, &c->b, &test);

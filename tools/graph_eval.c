@@ -47,8 +47,18 @@ static Random random_for(const EvalCase *test, const char *name) {
 
 enum { FREE_INTEGERS = 5 };    // integers that index nothing are drawn from -5 to 5
 
-static void draw_integers(const Graph *graph, const Value *v, const EvalCase *test, Random *r, void *to) {
-  int64_t limit = test->index_limit ? test->index_limit : graph_index_limit(graph, v), low = 0;
+static int64_t limit_of(const Value *v, const EvalCase *test) {
+  int64_t least = 0;
+  for (int i = 0; i < 2; i++) {
+    const Value *same = graph_find_value(test->users[i], v->name);
+    int64_t limit = same ? graph_index_limit(test->users[i], same) : 0;
+    if (limit && (!least || limit < least)) least = limit;
+  }
+  return least;
+}
+
+static void draw_integers(const Value *v, const EvalCase *test, Random *r, void *to) {
+  int64_t limit = test->index_limit ? test->index_limit : limit_of(v, test), low = 0;
   if (!limit) {
     low = dtype_class(v->type.dtype) == DTYPE_CLASS_UINT ? 0 : -FREE_INTEGERS;
     limit = FREE_INTEGERS + 1;
@@ -57,10 +67,10 @@ static void draw_integers(const Graph *graph, const Value *v, const EvalCase *te
     element_write_int(to, v->type.dtype, i, low + (int64_t)(random_word(r) % (uint64_t)(limit - low)));
 }
 
-static void draw(const Graph *graph, const Value *v, const EvalCase *test, double scale, void *to) {
+static void draw(const Value *v, const EvalCase *test, double scale, void *to) {
   Random r = random_for(test, v->name);
   int64_t n = type_elems(&v->type);
-  if (dtype_is_integer(v->type.dtype)) draw_integers(graph, v, test, &r, to);
+  if (dtype_is_integer(v->type.dtype)) draw_integers(v, test, &r, to);
   else if (dtype_class(v->type.dtype) == DTYPE_CLASS_BOOL)
     for (int64_t i = 0; i < n; i++) element_write_int(to, v->type.dtype, i, (int64_t)(random_word(&r) & 1));
   else
@@ -89,11 +99,11 @@ static Status bind_value(GraphEval *e, const Value *v, const EvalCase *test, Are
   void *to = e->data[v->id] = new_buffer(arena, value_bytes(v));
   if (has_bytes && trains && test->number > 0) {
     double scale = root_mean_square(v->weight);
-    draw(e->graph, v, test, scale > 0 ? scale : 1, to);
+    draw(v, test, scale > 0 ? scale : 1, to);
   } else if (has_bytes) {
     copy_weight(v, to);
   } else if (v->role == ROLE_INPUT || v->role == ROLE_PARAM) {
-    draw(e->graph, v, test, 1, to);
+    draw(v, test, 1, to);
   } else if (v->role == ROLE_CONST || v->role == ROLE_BUFFER) {
     FAIL(USAGE, NULL, "the bytes of '%s' are not at hand (--data-folder says where the files lie)", v->name);
   }
@@ -116,7 +126,7 @@ static void draw_inputs(GraphEval *e, const EvalCase *test, int64_t micro) {
   of_micro.seed += (uint64_t)micro * UINT64_C(7919);
   for (size_t i = 0; i < e->graph->n_inputs; i++) {
     const Value *v = e->graph->inputs[i];
-    if (!v->weight && e->data[v->id]) draw(e->graph, v, &of_micro, 1, e->data[v->id]);
+    if (!v->weight && e->data[v->id]) draw(v, &of_micro, 1, e->data[v->id]);
   }
   const Value *j = graph_find_value(e->graph, "tessera.micro");
   if (j && j->role == ROLE_CONTROL) *(int64_t *)e->data[j->id] = micro;

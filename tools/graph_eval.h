@@ -12,7 +12,8 @@
 typedef struct EvalCase {
   uint64_t seed;
   int64_t number;              // 0: parameters have the model's own values; kinds of distributions alternate
-  int64_t index_limit;         // of integer inputs: 0: what their use in the graph allows; else they are below that
+  const Graph *users[2];       // integer inputs stay within what their use in these graphs allows
+  int64_t index_limit;         // not 0: they are below that in any case
 } EvalCase;
 
 typedef struct GraphEval {
