@@ -14,7 +14,7 @@ need("numpy", "onnx", "onnxruntime", "safetensors")
 from differential import Differential
 from generate import generate
 
-GRAPHS, OPERATORS_LEAST = 30, 60
+GRAPHS, OPERATORS_LEAST = 26, 60
 
 
 def main():
