@@ -1,5 +1,5 @@
 // tessera opt --equivalent A B: two graphs on the same random inputs. What is compared are the outputs, the loss, the gradient of every parameter and,
-// where an optimizer is attached, what it makes of them. A graph that lacks what the other has gets it from the passes that would add it.
+// where an optimizer is attached, their norm and the step's loss. A graph that lacks what the other has gets it from the passes that would add it.
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -26,7 +26,7 @@ typedef struct Comparison {
   Side a, b;
   double tolerance, worst;
   const char *worst_name;
-  int64_t n_outputs, n_gradients, n_updates, n_finite;   // compared per case; elements that are numbers
+  int64_t n_outputs, n_gradients, n_finite;   // compared per case; elements that are numbers
   Isa isa;
 } Comparison;
 
@@ -164,6 +164,7 @@ static void tell_first(Comparison *c) {
     for (int k = 0; k < g->nodes[i]->n_outputs; k++) {
       const Value *a = g->nodes[i]->outputs[k], *b = a ? graph_find_value(c->b.graph, a->name) : NULL;
       if (!b || !b->producer || !same_kind(&a->type, &b->type) || b->producer->op == &op_SquaredNorm) continue;   // its limbs are digits
+      if (!c->a.eval.data[a->id] || !c->b.eval.data[b->id]) continue;
       Difference d = compare_elements(c, a, c->a.eval.data[a->id], b, c->b.eval.data[b->id]);
       char at[200];
       if (d.at < 0) continue;
@@ -225,15 +226,6 @@ static const Value *find_gradient(const Graph *g, const char *param) {
   return NULL;
 }
 
-// What a step makes of parameters and states: values that are carried to one of the same name.
-static const Value *find_update(const Graph *g, const char *name) {
-  for (size_t i = 0; i < g->n_values; i++) {
-    const Value *v = g->values[i];
-    if (v->carry && v->producer && v->producer->phase == PHASE_UPDATE && !strcmp(v->carry->name, name)) return v;
-  }
-  return NULL;
-}
-
 static Status compare_gradients(Comparison *c, int64_t number) {
   const Graph *const graphs[] = {c->a.graph, c->b.graph};
   for (int side = 0; side < 2; side++)
@@ -245,13 +237,6 @@ static Status compare_gradients(Comparison *c, int64_t number) {
       TRY(compare_pair(c, number, "the gradient of", p->name, a, b));
       c->n_gradients += number == 0;
     }
-  for (size_t i = 0; i < c->a.graph->n_values; i++) {
-    const char *name = c->a.graph->values[i]->name;
-    const Value *a = find_update(c->a.graph, name), *b = find_update(c->b.graph, name);
-    if (!a || !b) continue;
-    TRY(compare_pair(c, number, "the new value of", name, a, b));
-    c->n_updates += number == 0;
-  }
   return STATUS_OK;
 }
 
@@ -295,7 +280,6 @@ static Status compare_all(Comparison *c) {
   }
   if (!c->n_finite) FAIL(CHECK, NULL, "no element of any case is a number: nothing was compared; other inputs: --seed, --cases");
   printf("equivalent: %" PRId64 " cases, %" PRId64 " outputs, %" PRId64 " gradients", c->options->cases, c->n_outputs, c->n_gradients);
-  if (c->n_updates) printf(", %" PRId64 " updated values", c->n_updates);
   printf("; largest difference %.3g of %.3g allowed", c->worst, c->tolerance);
   if (c->worst_name) printf(" ('%s')", c->worst_name);
   printf("\n");

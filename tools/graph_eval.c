@@ -134,10 +134,12 @@ static void draw_inputs(GraphEval *e, const EvalCase *test, int64_t micro) {
 
 // ---- Nodes --------------------------------------------------------------------------------------------------------------------
 
+// Updates by a rule become steps of buckets later on: what they give is not computed.
 static Status run_node(GraphEval *e, const Node *n, Isa isa, Arena *arena) {
   Tensor *in = ARENA_ARRAY(arena, Tensor, n->n_inputs), *out = ARENA_ARRAY(arena, Tensor, n->n_outputs);
   if (n->op->flags & OP_COLLECTIVE || n->op == &op_Load)
     FAIL(UNSUPPORTED, n->name, "%s is a step of a plan: it is no graph that runs by itself", n->op->name);
+  if (n->op == &op_Update) return STATUS_OK;
   for (int i = 0; i < n->n_inputs; i++)
     if (n->inputs[i]) in[i] = (Tensor){e->data[n->inputs[i]->id], &n->inputs[i]->type};
   for (int i = 0; i < n->n_outputs; i++) {
@@ -158,7 +160,7 @@ static Status run_phase(GraphEval *e, Phase phase, Isa isa, Arena *arena) {
     if (g->nodes[i]->phase == phase) TRY(run_node(e, g->nodes[i], isa, arena));
   for (size_t i = 0; i < g->n_values; i++) {
     const Value *v = g->values[i];
-    if (v->carry && v->producer && v->producer->phase == phase) copy_unless_same(e->data[v->carry->id], e->data[v->id], value_bytes(v));
+    if (v->carry && v->producer && v->producer->phase == phase && e->data[v->id]) copy_unless_same(e->data[v->carry->id], e->data[v->id], value_bytes(v));
   }
   return STATUS_OK;
 }
