@@ -73,9 +73,9 @@ static bool is_view(const Node *node, int output) {
   return node_alias(node, output, ALIAS_VIEW, &alias) && lies_there(node->outputs[output], node->inputs[alias.input], &alias);
 }
 
-// Nothing runs: all results are bytes of operands, or the step only guards a view.
+// Nothing runs: all results are bytes of operands, or there are none (Release), or the step only guards a view.
 static bool costs_nothing(const Node *node) {
-  if (node->guard == GUARD_READ_BEGIN) return true;
+  if (node->guard == GUARD_READ_BEGIN || !node->n_outputs) return true;
   bool all = node->n_outputs > 0;
   for (int o = 0; o < node->n_outputs && all; o++) all = !node->outputs[o] || is_view(node, o);
   return all;

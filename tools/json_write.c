@@ -17,14 +17,15 @@ static int utf8_length(const unsigned char *s) {
   return n;
 }
 
-static void write_quoted(FILE *to, const char *text) {
+static void write_quoted(const JsonWriter *w, const char *text) {
+  FILE *to = w->to;
   fputc('"', to);
   for (const unsigned char *p = (const unsigned char *)text; *p;) {
     int n = utf8_length(p);
     if (n == 0) fputs("\\ufffd", to);
     else if (*p == '"' || *p == '\\') fprintf(to, "\\%c", *p);
     else if (*p == '\n') fputs("\\n", to);
-    else if (*p < 0x20) fprintf(to, "\\u%04x", *p);
+    else if (*p < 0x20 || (*p == '<' && w->in_page)) fprintf(to, "\\u%04x", *p);
     else fwrite(p, 1, (size_t)n, to);
     p += n ? n : 1;
   }
@@ -38,7 +39,7 @@ static void begin_value(JsonWriter *w, const char *key) {
   else if (w->has_item) fputc(' ', w->to);
   w->has_item = true;
   if (!key) return;
-  write_quoted(w->to, key);
+  write_quoted(w, key);
   fputs(": ", w->to);
 }
 
@@ -76,7 +77,7 @@ void json_write_text(JsonWriter *w, const char *key, const char *text) {
     return;
   }
   begin_value(w, key);
-  write_quoted(w->to, text);
+  write_quoted(w, text);
 }
 
 void json_write_int(JsonWriter *w, const char *key, int64_t value) {

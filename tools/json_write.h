@@ -13,6 +13,7 @@ typedef struct JsonWriter {
   FILE *to;
   int depth;
   bool has_item;           // at the current depth
+  bool in_page;            // '<' is written as \u003c, so that the JSON may stand in HTML
 } JsonWriter;
 
 void json_write_object(JsonWriter *w, const char *key);

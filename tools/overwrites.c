@@ -6,11 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { N_OUTPUTS = 5 };
+enum { N_OUTPUTS = 6 };
 typedef struct Output { const char *option, *path; } Output;
 
 static void list_outputs(const Options *o, Output out[N_OUTPUTS]) {
-  const Output all[N_OUTPUTS] = {{"-o", o->output}, {"--report", o->report}, {"--log", o->log}, {"--dump-grads", o->dump_grads}, {"--reproducer", o->reproducer}};
+  const Output all[N_OUTPUTS] = {{"-o", o->output}, {"--report", o->report}, {"--log", o->log}, {"--dump-grads", o->dump_grads}, {"--reproducer", o->reproducer},
+                                 {"--html", o->html}};
   memcpy(out, all, sizeof all);
 }
 

@@ -37,6 +37,12 @@ static void count_causes(PlanView *v, Arena *arena) {
 
 // ---- The account --------------------------------------------------------------------------------------------------------------
 
+const char *account_kind_name(AccountKind kind) {
+  static const char *const names[] = {[ACCOUNT_LEAST] = "least", [ACCOUNT_MORE] = "more", [ACCOUNT_FORMULA] = "formula", [ACCOUNT_LESS] = "saved",
+                                      [ACCOUNT_SENT] = "sent"};
+  return names[kind];
+}
+
 typedef struct Account { AccountLine *lines; size_t n, capacity; Arena *arena; } Account;
 
 static void add_line(Account *a, AccountKind kind, int64_t bytes, const char *term, const char *why) {
@@ -151,6 +157,27 @@ size_t plan_largest_buffers(const Graph *g, Arena *arena, uint32_t **out) {
   return g->n_buffers;
 }
 
+// ---- Time ---------------------------------------------------------------------------------------------------------------------
+
+// A plan that the simulation cannot take is shown all the same.
+static void estimate(PlanView *v, Arena *arena) {
+  const Graph *g = v->graph;
+  char text[512];
+  v->machine = machine_default();
+  if (g->recipe.ranks_per_process > 0) v->machine.ranks_per_node = g->recipe.ranks_per_process;   // where its views are views
+  Status status = simulate_step(g, &v->machine, arena, &v->estimate);
+  if (status) v->no_estimate = arena_string(arena, status_text(status, text, sizeof text));
+  status_free(status);
+  double clock = 0;
+  for (size_t i = 0; !v->no_estimate && i < g->n_nodes; i++) {
+    if (g->nodes[i]->phase != PHASE_INIT) continue;
+    double seconds = step_cost(g, g->nodes[i], &v->machine).seconds;
+    v->estimate.steps[i] = (StepTime){clock, clock + seconds};
+    clock += seconds;
+  }
+  v->estimate.phase_s[PHASE_INIT] = clock;
+}
+
 // -------------------------------------------------------------------------------------------------------------------------------
 
 PlanView plan_view(const Graph *g, Arena *arena) {
@@ -169,6 +196,7 @@ PlanView plan_view(const Graph *g, Arena *arena) {
   v.layers = plan_layers(g, ledger, v.n_ledger, arena);
   count_causes(&v, arena);
   make_account(&v, arena);
+  estimate(&v, arena);
   for (int tier = 0; tier < TIER_COUNT; tier++)
     if (make_curve(g, (Tier)tier, arena, &v.curves[v.n_curves])) v.n_curves++;
   return v;

@@ -5,6 +5,7 @@
 #ifndef TESSERA_PLAN_VIEW_H
 #define TESSERA_PLAN_VIEW_H
 
+#include "../passes/simulate.h"
 #include "plan_layers.h"
 
 // Live bytes of a tier at each step, per process: what ranks have of their own counts once per rank.
@@ -21,6 +22,7 @@ typedef struct CauseBytes { const char *what, *pass; int64_t bytes, copied_bytes
 
 // A line of the account from the least that data parallelism can send to what the plan sends.
 typedef enum AccountKind { ACCOUNT_LEAST, ACCOUNT_MORE, ACCOUNT_FORMULA, ACCOUNT_LESS, ACCOUNT_SENT } AccountKind;
+const char *account_kind_name(AccountKind kind);     // "least", "more", "formula", "saved", "sent"
 typedef struct AccountLine {
   AccountKind kind;
   int64_t bytes;               // LESS: what is saved, positive
@@ -43,9 +45,16 @@ typedef struct PlanView {
   int n_curves;
   size_t n_steps[PHASE_COUNT];
   bool queues[QUEUE_COUNT];    // used
+  Machine machine;             // that times are estimated for
+  Simulation estimate;         // of a training step on it; of phase init the steps follow one another
+  const char *no_estimate;     // why there is none; NULL: there is one
 } PlanView;
 
 PlanView plan_view(const Graph *program, Arena *arena);
+
+static inline double view_step_seconds(const PlanView *view, uint32_t step) {
+  return view->no_estimate ? 0 : view->estimate.steps[step].end_s - view->estimate.steps[step].start_s;
+}
 
 // What a collective is for: "parameters for forward", "gradients", ... The parts of the bytes sent by cause.
 const char *ledger_purpose(const Graph *program, const LedgerEntry *entry);

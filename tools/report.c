@@ -1,11 +1,9 @@
 #include "report.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "../frontend/atomic_file.h"
+#include "text_file.h"
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -158,49 +156,17 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   ARENA_RETURN(arena, STATUS_OK);
 }
 
-// Pipes and devices cannot be replaced by a rename.
-static bool is_special(const char *path) {
-  struct stat st;
-  return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-}
-
-// The report as text. *out: heap, also after an error (then perhaps NULL).
-static Status report_text(const RunReport *report, Arena *arena, char **out, size_t *out_bytes) {
-  FILE *to = open_memstream(out, out_bytes);
-  if (!to) FAIL(RESOURCE, NULL, "out of memory while writing the report");
+typedef struct ReportText { const RunReport *report; Arena *arena; } ReportText;
+static Status write_text(FILE *to, void *self) {
+  const ReportText *text = self;
   JsonWriter w = {.to = to};
-  Status status = write_report(&w, report, arena);
-  bool whole = !ferror(to);
-  whole &= fclose(to) == 0;
-  if (!status && !whole) status = status_fail(STATUS_RESOURCE, NULL, "out of memory while writing the report");
-  return status;
-}
-
-static Status write_direct(const char *path, const char *text, size_t bytes) {
-  FILE *to = fopen(path, "w");
-  bool whole = to && fwrite(text, 1, bytes, to) == bytes;
-  if (to) whole &= fclose(to) == 0;
-  if (!whole) FAIL(IO, NULL, "cannot write %s: %s", path, strerror(errno));
-  return STATUS_OK;
-}
-
-static Status write_whole(const char *path, const char *text, size_t bytes) {
-  AtomicFile file;
-  TRY(atomic_begin(path, &file));
-  Status status = atomic_write(&file, text, bytes);
-  if (!status) return atomic_commit(&file);
-  atomic_abandon(&file);
-  return status;
+  return write_report(&w, text->report, text->arena);
 }
 
 Status report_write(const char *path, const RunReport *report) {
-  Arena *arena = arena_create(0);
-  if (!arena) FAIL(RESOURCE, NULL, "out of memory while writing the report");
-  char *text = NULL;
-  size_t bytes = 0;
-  Status status = report_text(report, arena, &text, &bytes);
-  if (!status) status = status_context(is_special(path) ? write_direct(path, text, bytes) : write_whole(path, text, bytes), "the report");
-  free(text);
-  arena_destroy(arena);
+  ReportText text = {report, arena_create(0)};
+  if (!text.arena) FAIL(RESOURCE, NULL, "out of memory while writing the report");
+  Status status = text_file_write(path, "the report", write_text, &text);
+  arena_destroy(text.arena);
   return status;
 }

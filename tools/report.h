@@ -19,7 +19,7 @@ typedef struct RunReport {
   const StatusError *error;        // NULL: none
 } RunReport;
 
-// Writes atomically (frontend/atomic_file.h), to pipes and devices directly.
+// Writes whole or not at all (text_file.h).
 MUST_USE Status report_write(const char *path, const RunReport *report);
 
 // "sent_bytes_per_step" and "peak_bytes" of a plan, shared with `show`. Without an executor `measured` is absent. Under the caller's ARENA_GUARD.

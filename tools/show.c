@@ -7,6 +7,8 @@
 static Status show_plan(const Flow *flow, const Options *o) {
   PlanSections sections = {.comm = o->comm, .memory = o->memory, .params = o->given.params, .patterns = o->params, .schedule = o->schedule, .layer = o->layer};
   Style style = style_for(stdout, o->color);
+  if (o->html) TRY(show_plan_html(o->html, flow->graph));
+  if (o->html && !(o->json || o->dot || o->comm || o->memory || o->given.params || o->schedule || o->layer)) return STATUS_OK;
   if (o->json) return show_plan_json(&(JsonWriter){.to = stdout}, flow->graph);
   if (o->dot) return show_plan_dot(stdout, flow->graph);
   return show_plan_text(&style, flow->graph, &sections);

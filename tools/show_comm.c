@@ -128,7 +128,8 @@ void show_comm(const Style *s, const PlanView *v, const PlanSections *sections, 
     style_heading(s, "by axis", NULL);
     by_axis(s, v);
     style_heading(s, "beside the least",
-                  arena_printf(arena, "N = %d ranks; psi = %s bytes of trainable parameters, padded; k = %" PRId64 " a rank, micro-batches; r = %" PRId64 " a step, sums",
+                  arena_printf(arena,
+                               "N = %d ranks; psi = %s bytes of trainable parameters, padded; k = %" PRId64 " a rank, micro-batches; r = %" PRId64 " a step, sums",
                                mesh_ranks(&v->graph->mesh), count_text(v->bytes.padded_param_bytes, exact), k, sums));
     account(s, v);
   }

@@ -54,12 +54,10 @@ static void json_causes(JsonWriter *w, const PlanView *v) {
 }
 
 static void json_account(JsonWriter *w, const PlanView *v) {
-  static const char *const kinds[] = {[ACCOUNT_LEAST] = "least", [ACCOUNT_MORE] = "more", [ACCOUNT_FORMULA] = "formula", [ACCOUNT_LESS] = "saved",
-                                      [ACCOUNT_SENT] = "sent"};
   json_write_array(w, "account");
   for (size_t i = 0; i < v->n_account; i++) {
     json_write_object(w, NULL);
-    json_write_text(w, "kind", kinds[v->account[i].kind]);
+    json_write_text(w, "kind", account_kind_name(v->account[i].kind));
     json_write_int(w, "bytes", v->account[i].bytes);
     json_write_text(w, "term", v->account[i].term);
     json_write_text(w, "why", v->account[i].why);
@@ -202,8 +200,27 @@ static void json_step(JsonWriter *w, const PlanView *v, const Node *node) {
   json_write_array(w, "waits");
   for (int i = 0; i < node->n_waits; i++) json_write_int(w, NULL, node->waits[i]);
   json_write_end_array(w);
+  if (!v->no_estimate) {
+    json_write_real(w, "start_s", v->estimate.steps[node->id].start_s);
+    json_write_real(w, "end_s", v->estimate.steps[node->id].end_s);
+  }
   json_write_text(w, "origin", node->origin);
   json_cause(w, &node->cause);
+  json_write_end_object(w);
+}
+
+static void json_estimate(JsonWriter *w, const PlanView *v) {
+  if (v->no_estimate) {
+    json_write_null(w, "estimate");
+    return;
+  }
+  json_write_object(w, "estimate");
+  json_write_text(w, "machine", v->machine.name);
+  json_write_real(w, "step_s", v->estimate.step_s);
+  json_write_real(w, "micro_s", v->estimate.phase_s[PHASE_MICRO]);
+  json_write_real(w, "update_s", v->estimate.phase_s[PHASE_UPDATE]);
+  json_write_real(w, "comm_s", v->estimate.comm_s);
+  json_write_real(w, "exposed_s", v->estimate.exposed_s);
   json_write_end_object(w);
 }
 
@@ -248,6 +265,7 @@ static Status json_guarded(JsonWriter *w, const Graph *g, Arena *arena) {
   json_causes(w, &v);
   report_write_sent_bytes(w, g, NULL, arena);
   report_write_peak_bytes(w, g, NULL, arena);
+  json_estimate(w, &v);
   json_layers(w, &v);
   json_buckets(w, &v);
   json_memory(w, &v);

@@ -18,11 +18,13 @@ MUST_USE Status show_plan_text(const Style *style, const Graph *program, const P
 MUST_USE Status show_plan_summary(const Style *style, const Graph *program);     // a few lines, after compiling
 MUST_USE Status show_plan_json(JsonWriter *w, const Graph *program);             // docs/show.md
 MUST_USE Status show_plan_dot(FILE *to, const Graph *program);                   // layers and collectives, for Graphviz
+MUST_USE Status show_plan_html(const char *path, const Graph *program);          // one self-contained page, from tools/report_html/; whole or not there
 
 // ---- The sections, shared by the files show_*.c. They allocate from `arena`, under the caller's ARENA_GUARD. ----
 
 void show_header(const Style *style, const PlanView *view);
 void show_comm(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);
+void show_time(const Style *style, const PlanView *view, Arena *arena);
 void show_memory(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);
 void show_params(const Style *style, const PlanView *view, const PlanSections *sections);
 void show_schedule(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);

@@ -32,12 +32,20 @@ static void print_sent(const Style *s, const LedgerEntry *e) {
   fprintf(s->to, "%s%s", e->copied_bytes || !e->bytes ? "" : " (a view)", style_off(s));
 }
 
+static void print_time(const Style *s, const PlanView *v, uint32_t first, uint32_t last) {
+  double seconds = 0;
+  char text[32];
+  for (uint32_t i = first; i <= last; i++) seconds += view_step_seconds(v, i);
+  if (!v->no_estimate) fprintf(s->to, "%9s ", seconds > 0 ? seconds_text(seconds, text) : "-");
+}
+
 static void print_step(const Style *s, const PlanView *v, const Node *n) {
   const Graph *g = v->graph;
   int32_t entry = v->entry_of_step[n->id];
   const char *layer = v->layers.items[v->layers.of_step[n->id]].name;
-  fprintf(s->to, "%6u %-6s %-7s %s%-24s%s ", n->id, phase_name(n->phase), queue_name(n->queue), style_on(s, entry >= 0 ? TONE_SEND : TONE_HEADING),
-          n->op->name, style_off(s));
+  fprintf(s->to, "%6u %-6s %-7s ", n->id, phase_name(n->phase), queue_name(n->queue));
+  print_time(s, v, n->id, n->id);
+  fprintf(s->to, "%s%-24s%s ", style_on(s, entry >= 0 ? TONE_SEND : TONE_HEADING), n->op->name, style_off(s));
   print_values(s, n->outputs, n->n_outputs);
   fprintf(s->to, " <- ");
   print_values(s, n->inputs, n->n_inputs);
@@ -157,9 +165,10 @@ static void print_row(const Style *s, const PlanView *v, const Row *row) {
   OpCount counts[32];
   int n = count_ops(v, row, counts, 32);
   const char *layer = v->layers.items[row->layer].name;
-  fprintf(s->to, "%6u %-6s %-7s %s%u steps%s to %u of %s%s%s %s:", first->id, phase_name(first->phase), queue_name(first->queue), style_on(s, TONE_HEADING),
-          row->last - row->first + 1, style_off(s), row->last, style_on(s, TONE_NAME), layer[0] ? layer : "no layer", style_off(s),
-              first->backward ? "backward" : "forward");
+  fprintf(s->to, "%6u %-6s %-7s ", first->id, phase_name(first->phase), queue_name(first->queue));
+  print_time(s, v, row->first, row->last);
+  fprintf(s->to, "%s%u steps%s to %u of %s%s%s %s:", style_on(s, TONE_HEADING), row->last - row->first + 1, style_off(s), row->last, style_on(s, TONE_NAME),
+          layer[0] ? layer : "no layer", style_off(s), first->backward ? "backward" : "forward");
   for (int i = 0; i < n && i < OPS_NAMED; i++) fprintf(s->to, "%s %d %s", i ? "," : "", counts[i].n, counts[i].name);
   if (n > OPS_NAMED) fprintf(s->to, ", ...");
   fputc('\n', s->to);
@@ -193,7 +202,8 @@ void show_schedule(const Style *s, const PlanView *v, const PlanSections *sectio
           "  %sphase: init, once at start; micro, once per micro-batch; update, once per step. sends: by a rank, each time. #n: the buffer. begin and end of a view\n"
           "  guard a region that other ranks read. for: the parameter, of: the model's node that a step belongs to. in: its layer%s\n", style_on(s, TONE_DIM),
               style_off(s));
-  fprintf(s->to, "%s%6s %-6s %-7s %-24s %s%s\n", style_on(s, TONE_DIM), "step", "phase", "queue", "operator", "results <- operands", style_off(s));
+  fprintf(s->to, "%s%6s %-6s %-7s %s%-24s %s%s\n", style_on(s, TONE_DIM), "step", "phase", "queue", v->no_estimate ? "" : " estimate ", "operator",
+          "results <- operands", style_off(s));
   if (folded) {
     print_folded(s, v, arena);
     return;

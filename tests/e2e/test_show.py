@@ -180,6 +180,44 @@ def check_dot(tmp):
         check(drawn.returncode == 0 and "</svg>" in drawn.stdout and not drawn.stderr.strip(), "Graphviz does not take it: " + drawn.stderr)
 
 
+def check_html(tmp):
+    """Whole, self-contained, and with the figures of the JSON. Names that would end the script do not."""
+    plan, page = os.path.join(tmp, "text.plan.onnx"), os.path.join(tmp, "page.html")
+    p = tessera("show", plan, "--html", page)
+    check(p.returncode == 0 and not p.stdout, "--html: " + p.stderr + p.stdout[:100])
+    text = open(page).read()
+    check(text.startswith("<!doctype html>") and text.rstrip().endswith("</html>") and "{{" not in text, "the page is not whole")
+    check(not re.search(r"""(src|href)=["']?(https?:|//)|@import|url\((?!#|["']?#)|fetch\(|XMLHttpRequest""", text), "the page needs something else")
+    shown, data = json.loads(tessera("show", plan, "--json").stdout), json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    check(sum(r["bytes"] * r["times"] for r in data["ledger"]) == shown["sent_bytes_per_step"]["planned"], "the page's ledger sums to something else")
+    check(all(len(data["steps"][k]) == len(shown["steps"]) for k in ("op", "layer", "phase", "queue", "node", "start_ns", "end_ns")), "the page lacks steps")
+    tier = data["memory"][0]
+    live = [0] * len(shown["steps"])
+    for c in tier["categories"]:
+        for i, start in enumerate(c["at"]):
+            end = c["at"][i + 1] if i + 1 < len(c["at"]) else len(live)
+            for k in range(start, end):
+                live[k] += c["bytes"][i]
+    check(live == shown["memory"][0]["live_bytes"], "the page's curve is another one")
+    hostile, source = os.path.join(tmp, "hostile.plan.onnx"), os.path.join(tmp, "hostile.onnx")
+    deep_model(source, 2, "hf")
+    import onnx
+    m = onnx.load(source)
+    for n in m.graph.node:
+        n.name = "</script><script>alert(1)</script>" + n.name
+    onnx.save(m, source)
+    tessera("compile", source, "-o", hostile, "--ranks", 2, "--zero", 3)
+    check(tessera("show", hostile, "--html", page).returncode == 0, "--html of hostile names")
+    text = open(page).read()
+    check(text.count("</script>") == 2 and "alert(1)" in text, "a name ends the script of the page: %d" % text.count("</script>"))
+    before = open(page, "rb").read()
+    p = tessera("show", plan, "--html", plan)
+    check(p.returncode == 2 and "overwrite" in p.stderr, "--html over the plan: %d %s" % (p.returncode, p.stderr))
+    p = tessera("show", plan, "--html", os.path.join(tmp, "no", "page.html"))
+    check(p.returncode == 5, "--html into no folder: %d %s" % (p.returncode, p.stderr))
+    check(open(page, "rb").read() == before, "a failed --html has changed something")
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         check_json(tmp)
@@ -187,6 +225,7 @@ def main():
         check_large(tmp)
         check_text(tmp)
         check_dot(tmp)
+        check_html(tmp)
     finish()
 
 
