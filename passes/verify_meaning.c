@@ -51,10 +51,12 @@ static int32_t bucket_with(const Graph *g, const char *param) {
 // A constant or running statistics: one whole tensor, under the value's own name.
 static void load_constant(Meanings *m, const Node *node, const Value *v, const char *name) {
   Role want = m->carriers[v->id] ? ROLE_BUFFER : ROLE_CONST;
-  if (attr_strings(node, "params").n != 1 || strcmp(name, v->name) || *attr_string(node, "state") || v->role != want)
-    proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads '%s' into '%s', of role %s: a constant or a buffer is loaded under its own name",
-                 node->name, name,
-                 v->name, role_name(v->role));
+  AttrInts starts = attr_ints(node, "starts");
+  bool whole = !attr_int(node, "sharded") && (!starts.n || (starts.n == 1 && !starts.items[0]));
+  if (attr_strings(node, "params").n != 1 || strcmp(name, v->name) || *attr_string(node, "state") || v->role != want || !whole)
+    proof_defect(m->proof, "wrong_load", node, v,
+                 "step '%s' loads %s'%s' into '%s', of role %s: a constant or a buffer is loaded whole, from its start, under its own name", node->name,
+                 whole ? "" : "a part of ", name, v->name, role_name(v->role));
 }
 
 static void rule_load(Meanings *m, const Node *node) {

@@ -21,6 +21,7 @@ typedef struct Content { int32_t label; int64_t base; } Content;     // what a v
 typedef struct Memory {
   Proof *proof;
   int rank;
+  bool all_parts;                  // a rank's own part of something stands for the parts of all ranks
   Space spaces[N_SPACES];
   Content *contents;               // per value
   bool *written;                   // per value: produced in this walk
@@ -99,7 +100,8 @@ static bool is_placed(const Memory *m, const Value *v) { return v && m->proof->p
 static Range range_of(Memory *m, const Value *v) {
   const Buffer *b = buffer_of(m, v);
   int64_t lo = b->offset_bytes + v->loc.offset_bytes + m->rank * v->loc.rank_stride_bytes;
-  return (Range){&m->spaces[b->scope * TIER_COUNT + b->tier], lo, lo + value_bytes(v)};
+  int64_t others = m->all_parts ? (m->proof->ranks - 1) * v->loc.rank_stride_bytes : 0;
+  return (Range){&m->spaces[b->scope * TIER_COUNT + b->tier], lo, lo + others + value_bytes(v)};
 }
 
 static Range buffer_range(Memory *m, int32_t index) {
@@ -321,9 +323,9 @@ static void read_results(Memory *m) {
     if ((g->nodes[i]->op->flags & OP_OPTIMIZER) && g->nodes[i]->n_inputs > 1 && g->nodes[i]->inputs[1]) check_holds(m, g->nodes[i], g->nodes[i]->inputs[1]);
 }
 
-static void walk(Proof *proof, int rank, bool *told) {
+static void walk(Proof *proof, int rank, bool all_parts, bool *told) {
   const Graph *g = proof->graph;
-  Memory m = {.proof = proof, .rank = rank, .told = told};
+  Memory m = {.proof = proof, .rank = rank, .all_parts = all_parts, .told = told};
   m.contents = ARENA_ARRAY(proof->arena, Content, g->n_values);
   m.written = ARENA_ARRAY(proof->arena, bool, g->n_values);
   m.open = ARENA_ARRAY(proof->arena, bool, g->n_buffers);
@@ -358,8 +360,10 @@ void proof_memory(Proof *proof) {
   const Graph *g = proof->graph;
   bool *told = ARENA_ARRAY(proof->arena, bool, g->n_nodes + 1);
   check_shared_buffers(proof);
-  // Addresses are linear in the rank: what holds of the first, the second and the last holds of those between.
+  // Addresses are linear in the rank: of the first, the second and the last it is seen how values lie to each other. That nothing else lies over what is
+  // some other rank's part is seen where the parts of all ranks are taken at once.
   const int ranks[] = {0, 1, proof->ranks - 1};
   for (int i = 0; i < 3; i++)
-    if ((i == 0 || ranks[i] > ranks[i - 1]) && ranks[i] < proof->ranks) walk(proof, ranks[i], told);
+    if ((i == 0 || ranks[i] > ranks[i - 1]) && ranks[i] < proof->ranks) walk(proof, ranks[i], false, told);
+  if (proof->ranks > 3) walk(proof, 0, true, told);
 }

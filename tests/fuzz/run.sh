@@ -17,7 +17,7 @@ compile() {   # compiler, object, source, flags
   objects+=("$object")
   if [ ! "$object" -nt "$source" ] || [ "$newest_header" -nt "$object" ]; then "$cc" "${flags[@]}" "$@" -c "$source" -o "$object"; fi
 }
-for source in ir/*.c frontend/*.c kernels/*.c passes/*.c runtime/safetensors.c .deps/schema/onnx.pb-c.c; do
+for source in ir/*.c frontend/*.c kernels/*.c passes/*.c runtime/safetensors.c runtime/step_program.c .deps/schema/onnx.pb-c.c; do
   name=$(echo "$source" | tr / _).o
   case $source in
     kernels/loops.c) ;;

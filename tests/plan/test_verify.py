@@ -230,6 +230,21 @@ def check_locations(tmp, plan):
         expect(tmp, "'%s' far outside" % v.name, plan, lambda p: meta(value(p, v.name), "loc", loc.replace("+", "+999999", 1)), ["location"])
 
 
+def check_parts_between(tmp, plan):
+    """A value over the part of a rank that is neither the first two nor the last: only that rank overwrites what it needs."""
+    found = 0
+    for v in plan.graph.value_info:
+        loc = meta(v, "loc") or ""
+        if not v.name.endswith(".grad") or "*rank" not in loc:
+            continue
+        place, stride = loc.split("*")[0].rsplit("+", 1)
+        buffer, offset = place.split("+")
+        middle = "%s+%d" % (buffer, int(offset) + 5 * int(stride))
+        expect(tmp, "the norm over rank 5's part of %s" % v.name, plan, lambda p: meta(value(p, "tessera.grad_norm"), "loc", middle), ["overwritten"])
+        found += 1
+    check(found, "a plan with gradients that lie in parts of a whole")
+
+
 def rewire(plan, old, new, kinds=()):
     for n in plan.graph.node:
         if n.op_type in kinds or not kinds:
@@ -412,6 +427,7 @@ def main():
         for plan in (sharded, replicated, state):
             check_memory(tmp, plan)
         check_locations(tmp, sharded)
+        check_parts_between(tmp, compile_plan(tmp, "mlp", "--ranks", "8", "--zero", "1", "--micro-batches", "16", "--bucket-bytes", "4096"))
         small = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "3", "--micro-batches", "4", "--bucket-bytes", "4096")
         halves = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "1", "--micro-batches", "8", "--bucket-bytes", "4096")
         for plan in (small, halves):
