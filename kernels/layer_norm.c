@@ -171,19 +171,45 @@ static Status norm_workspace(KernelPrepare *p) {
   return NULL;
 }
 
+static Value *dy_of(const Grad *g, int output) { return output < g->node->n_outputs && g->node->outputs[output] ? g->dy[output] : NULL; }
+
+// What the statistics give to x: dmean / n, and with s = 1 / sqrt(variance + epsilon): -s^3 (x - mean) ds / n. Computed in their type.
+static Value *statistics_grad(Grad *g, const Rows *rows) {
+  Emit *e = g->emit;
+  Value *x = g->node->inputs[0], *dmean = dy_of(g, 1), *ds = dy_of(g, 2), *dx = NULL;
+  Dtype dtype = (Dtype)((const NormAttrs *)g->node->attrs)->stash_type;
+  Value *per_elem = emit_float(e, "per_elem", dtype, 1 / (double)rows->n);
+  if (ds) {
+    int64_t axes[RANK_MAX];
+    for (int d = rows->axis; d < x->type.rank; d++) axes[d - rows->axis] = d;
+    Value *s = g->node->outputs[2], *wide = emit(e, &op_Cast, INPUTS(x), ATTRS(A_INT("to", dtype)));
+    Value *mean = emit(e, &op_ReduceMean, INPUTS(wide, emit_int64s(e, "axes", axes, rows->row.rank)), NULL);
+    Value *cube = emit(e, &op_Mul, INPUTS(emit(e, &op_Mul, INPUTS(s, s), NULL), s), NULL);
+    Value *factor = emit(e, &op_Neg, INPUTS(emit(e, &op_Mul, INPUTS(emit(e, &op_Mul, INPUTS(ds, cube), NULL), per_elem), NULL)), NULL);
+    dx = emit(e, &op_Mul, INPUTS(emit(e, &op_Sub, INPUTS(wide, mean), NULL), factor), NULL);
+  }
+  if (dmean) {
+    Value *part = emit(e, &op_Mul, INPUTS(dmean, per_elem), NULL);
+    dx = dx ? emit(e, &op_Add, INPUTS(dx, part), NULL)
+            : emit(e, &op_Expand, INPUTS(part, emit_int64s(e, "shape", x->type.dims, x->type.rank)), NULL);
+  }
+  return emit(e, &op_Cast, INPUTS(dx), ATTRS(A_INT("to", x->type.dtype)));
+}
+
 static Status norm_grad(Grad *g) {
   const Node *node = g->node;
   const NormAttrs *a = node->attrs;
-  for (int o = 1; o < node->n_outputs; o++)
-    if (node->outputs[o] && g->dy[o]) FAIL(UNSUPPORTED, node->name, "the loss depends on '%s': statistics have no gradient", node->outputs[o]->name);
-  if (!g->dy[0]) return NULL;
+  Rows rows;
+  TRY(rows_of(node, &node->inputs[0]->type, &rows));
+  if (g->wanted[0] && rows.n && (dy_of(g, 1) || dy_of(g, 2))) g->dx[0] = statistics_grad(g, &rows);
+  if (!dy_of(g, 0)) return NULL;
   bool has_bias = node->n_inputs > 2 && node->inputs[2];
   bool mean = takes_mean(node);
   Node *grad = emit_node(g->emit, mean ? &op_LayerNormalizationGrad : &op_RMSNormalizationGrad, INPUTS(g->dy[0], node->inputs[0], node->inputs[1]),
                          mean ? 3 : 2, (const bool[]){g->wanted[0], g->wanted[1], has_bias && g->wanted[2]},
                          ATTRS(A_INT("axis", a->axis), A_FLOAT("epsilon", a->epsilon)));
   if (!grad) return NULL;
-  if (g->wanted[0]) g->dx[0] = grad->outputs[0];
+  if (g->wanted[0]) g->dx[0] = g->dx[0] ? emit(g->emit, &op_Add, INPUTS(grad->outputs[0], g->dx[0]), NULL) : grad->outputs[0];
   for (int i = 1; i < (has_bias ? 3 : 2); i++)
     if (g->wanted[i]) g->dx[i] = emit_sum_to(g->emit, grad->outputs[i], &node->inputs[i]->type);
   return NULL;

@@ -431,50 +431,111 @@ const Op op_ScatterND = {.name = "ScatterND", .domain = "", .min_inputs = 3, .ma
 
 // ---- TensorScatter: inputs cache, update, write_indices? (per sample) ---------------------------------------------------------
 
-typedef struct CacheAttrs { int64_t axis; const char *mode; } CacheAttrs;
-static const AttrSpec cache_attrs[] = {
-  {"axis", ATTR_INT, offsetof(CacheAttrs, axis), .default_int = -2, .help = "axis of the sequence"},
-  {"mode", ATTR_STRING, offsetof(CacheAttrs, mode), .default_string = "linear", .help = "linear, or circular: positions wrap at the end"},
-  {0},
-};
+typedef struct CacheAttrs { int64_t axis; const char *mode; int64_t length; } CacheAttrs;
+#define CACHE_SPECS                                                                                                      \
+  {"axis", ATTR_INT, offsetof(CacheAttrs, axis), .default_int = -2, .help = "axis of the sequence"},                     \
+  {"mode", ATTR_STRING, offsetof(CacheAttrs, mode), .default_string = "linear", .help = "linear, or circular: positions wrap at the end"}
+static const AttrSpec cache_attrs[] = {CACHE_SPECS, {0}};
+static const AttrSpec cache_grad_attrs[] = {
+  CACHE_SPECS, {"length", ATTR_INT, offsetof(CacheAttrs, length), .min = 0, .max = INT64_C(1) << 46, .help = "of the update"}, {0}};
+
+// Axis of the sequence; input `indices` of the node is right, if there is one.
+static Status cache_check(const Node *node, const Type *cache, int indices, int *out_axis) {
+  const CacheAttrs *a = node->attrs;
+  TRY(type_axis(a->axis, cache->rank, node->name, out_axis));
+  if (strcmp(a->mode, "linear") && strcmp(a->mode, "circular")) FAIL(MALFORMED, node->name, "TensorScatter: mode '%s'; linear and circular exist", a->mode);
+  if (*out_axis == 0) FAIL(MALFORMED, node->name, "TensorScatter: axis 0 is the batch, not the sequence");
+  Type write = type_vector(DTYPE_I64, cache->dims[0]);
+  if (node_has_input(node, indices) && !type_equal(input_type(node, indices), &write))
+    return types_differ(node, "write_indices", input_type(node, indices), &write);
+  return STATUS_OK;
+}
 
 static Status cache_infer(Node *node, Arena *arena) {
-  const CacheAttrs *a = node->attrs;
   const Type *cache = input_type(node, 0), *update = input_type(node, 1);
   int axis;
-  TRY(type_axis(a->axis, cache->rank, node->name, &axis));
-  if (strcmp(a->mode, "linear") && strcmp(a->mode, "circular")) FAIL(MALFORMED, node->name, "TensorScatter: mode '%s'; linear and circular exist", a->mode);
-  if (axis == 0) FAIL(MALFORMED, node->name, "TensorScatter: axis 0 is the batch, not the sequence");
+  TRY(cache_check(node, cache, 2, &axis));
   Type want = *cache;
   if (update->rank == cache->rank && update->dims[axis] <= cache->dims[axis]) want.dims[axis] = update->dims[axis];
   if (!type_equal(update, &want)) return types_differ(node, "update", update, &want);
-  Type write = type_vector(DTYPE_I64, cache->dims[0]);
-  if (node_has_input(node, 2) && !type_equal(input_type(node, 2), &write)) return types_differ(node, "write_indices", input_type(node, 2), &write);
   node->outputs[0]->type = *cache;
   return STATUS_OK;
 }
 
-static Status cache_run(const KernelContext *c) {
+// Calls `move` for each run of `n` elements of an update of `m` positions with its place in the cache. `indices`: the input with the starts.
+static Status each_position(const KernelContext *c, const Type *cache, int axis, int64_t m, int indices,
+                            void (*move)(const KernelContext *c, int64_t in_cache, int64_t in_update, int64_t n)) {
   const CacheAttrs *a = c->node->attrs;
-  const Type *cache = c->in[0].type, *update = c->in[1].type;
-  int axis;
-  TRY(type_axis(a->axis, cache->rank, c->node->name, &axis));
-  int64_t d = cache->dims[axis], m = update->dims[axis], prefixes = 1, inner = 1;
+  int64_t d = cache->dims[axis], prefixes = 1, inner = 1;
   for (int k = 0; k < axis; k++) prefixes *= cache->dims[k];
   for (int k = axis + 1; k < cache->rank; k++) inner *= cache->dims[k];
-  copy_data(c);
   for (int64_t p = 0; p < prefixes; p++) {
-    int64_t sample = p / (prefixes / cache->dims[0]), start = has_input(c, 2) ? in_i(c, 2, sample) : 0;
+    int64_t sample = p / (prefixes / cache->dims[0]), start = has_input(c, indices) ? in_i(c, indices, sample) : 0;
     for (int64_t s = 0; s < m; s++) {
-      int64_t to = a->mode[0] == 'c' ? (start % d + d + s) % d : start + s;
-      if (to < 0 || to >= d || start > d)
-        FAIL(MALFORMED, c->node->name, "TensorScatter: sample %" PRId64 " writes at %" PRId64 "; the sequence has %" PRId64 " positions", sample, to, d);
-      fold_row(FOLD_NONE, cache->dtype, c->out[0].data, (p * d + to) * inner, c->in[1].data, (p * m + s) * inner, inner);
+      int64_t at = a->mode[0] == 'c' ? (start % d + d + s) % d : start + s;
+      if (at < 0 || at >= d || start > d)
+        FAIL(MALFORMED, c->node->name, "TensorScatter: sample %" PRId64 " writes at %" PRId64 "; the sequence has %" PRId64 " positions", sample, at, d);
+      move(c, (p * d + at) * inner, (p * m + s) * inner, inner);
     }
   }
   return STATUS_OK;
 }
 
+static void write_position(const KernelContext *c, int64_t in_cache, int64_t in_update, int64_t n) {
+  fold_row(FOLD_NONE, c->out[0].type->dtype, c->out[0].data, in_cache, c->in[1].data, in_update, n);
+}
+
+static Status cache_run(const KernelContext *c) {
+  const Type *cache = c->in[0].type;
+  int axis;
+  TRY(cache_check(c->node, cache, 2, &axis));
+  copy_data(c);
+  return each_position(c, cache, axis, c->in[1].type->dims[axis], 2, write_position);
+}
+
+static Status cache_grad(Grad *g) {
+  const Node *node = g->node;
+  const CacheAttrs *a = node->attrs;
+  const Type *update = input_type(node, 1);
+  Value *starts = node_has_input(node, 2) ? node->inputs[2] : NULL;
+  int axis;
+  TRY(cache_check(node, input_type(node, 0), 2, &axis));
+  if (g->wanted[0])
+    g->dx[0] = emit(g->emit, node->op, INPUTS(g->dy[0], filled(g, update, 0), starts), ATTRS(A_INT("axis", a->axis), A_STRING("mode", a->mode)));
+  if (g->wanted[1])
+    g->dx[1] = emit(g->emit, &op_TensorScatterGrad, INPUTS(g->dy[0], starts),
+                    ATTRS(A_INT("axis", a->axis), A_STRING("mode", a->mode), A_INT("length", update->dims[axis])));
+  return STATUS_OK;
+}
+
 const Op op_TensorScatter = {.name = "TensorScatter", .domain = "", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
-                             .nondifferentiable = 4, .attrs = cache_attrs, .attrs_bytes = sizeof(CacheAttrs), .infer = cache_infer,
+                             .nondifferentiable = 4, .attrs = cache_attrs, .attrs_bytes = sizeof(CacheAttrs), .infer = cache_infer, .grad = cache_grad,
                              .run_ref = cache_run, .alias = over_data};
+
+// ---- TensorScatterGrad: inputs dy, write_indices? -> what was written where the update was ---------------------------------------
+
+static Status cache_grad_infer(Node *node, Arena *arena) {
+  const Type *dy = input_type(node, 0);
+  int64_t length = ((const CacheAttrs *)node->attrs)->length;
+  int axis;
+  TRY(cache_check(node, dy, 1, &axis));
+  if (length > dy->dims[axis])
+    FAIL(MALFORMED, node->name, "TensorScatterGrad: an update of %" PRId64 " positions; the sequence has %" PRId64, length, dy->dims[axis]);
+  node->outputs[0]->type = *dy;
+  node->outputs[0]->type.dims[axis] = length;
+  return STATUS_OK;
+}
+
+static void read_position(const KernelContext *c, int64_t in_cache, int64_t in_update, int64_t n) {
+  fold_row(FOLD_NONE, c->out[0].type->dtype, c->out[0].data, in_update, c->in[0].data, in_cache, n);
+}
+
+static Status cache_grad_run(const KernelContext *c) {
+  int axis;
+  TRY(cache_check(c->node, c->in[0].type, 1, &axis));
+  return each_position(c, c->in[0].type, axis, c->out[0].type->dims[axis], 1, read_position);
+}
+
+const Op op_TensorScatterGrad = {.name = "TensorScatterGrad", .domain = "tessera", .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
+                                 .nondifferentiable = 2, .attrs = cache_grad_attrs, .attrs_bytes = sizeof(CacheAttrs), .infer = cache_grad_infer,
+                                 .run_ref = cache_grad_run};

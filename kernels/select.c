@@ -58,8 +58,26 @@ static Status one_hot_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
+// Everything where an index points goes to `on`, the rest to `off`.
+static Status one_hot_grad(Grad *g) {
+  Emit *e = g->emit;
+  const Node *node = g->node;
+  const Type *values = input_type(node, 2);
+  const int64_t one_elem = 1;
+  Value *parts[2];
+  for (int on = 0; on < 2; on++) {
+    Value *choice = emit(e, &op_Cast, INPUTS(emit_int64s(e, "choice", (const int64_t[]){!on, on}, 2)), ATTRS(A_INT("to", values->dtype)));
+    Value *where = emit(e, &op_OneHot, INPUTS(node->inputs[0], node->inputs[1], choice), ATTRS(A_INT("axis", ((const OneHotAttrs *)node->attrs)->axis)));
+    Value *sum = emit(e, &op_ReduceSum, INPUTS(emit(e, &op_Mul, INPUTS(g->dy[0], where), NULL)), ATTRS(A_INT("keepdims", 0)));
+    parts[on] = emit(e, &op_Reshape, INPUTS(sum, emit_int64s(e, "single", &one_elem, 1)), NULL);
+  }
+  Value *both = emit(e, &op_Concat, INPUTS(parts[0], parts[1]), ATTRS(A_INT("axis", 0)));
+  g->dx[2] = emit(e, &op_Reshape, INPUTS(both, emit_int64s(e, "shape", values->dims, values->rank)), NULL);
+  return STATUS_OK;
+}
+
 const Op op_OneHot = {.name = "OneHot", .domain = "", .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 3,
-                      .attrs = one_hot_attrs, .attrs_bytes = sizeof(OneHotAttrs), .infer = one_hot_infer, .run_ref = one_hot_run};
+                      .attrs = one_hot_attrs, .attrs_bytes = sizeof(OneHotAttrs), .infer = one_hot_infer, .grad = one_hot_grad, .run_ref = one_hot_run};
 
 // ---- EyeLike --------------------------------------------------------------------------------------------------------------------
 

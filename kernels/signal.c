@@ -102,7 +102,7 @@ const Op op_MelWeightMatrix = {.name = "MelWeightMatrix", .domain = "", .min_inp
 
 // ---- DFT: inputs x [..., n, ..., 1 or 2], dft_length?, axis? -----------------------------------------------------------------------
 
-typedef struct DftAttrs { int64_t inverse, onesided; } DftAttrs;
+typedef struct DftAttrs { int64_t inverse, onesided, axis, length, step; AttrInts dims; } DftAttrs;   // those from `axis` on: of the gradients
 #define ONESIDED_SPEC(fallback)                                                                                      \
   {"onesided", ATTR_INT, offsetof(DftAttrs, onesided), .default_int = fallback, .min = 0, .max = 1,                  \
    .help = "1: only the first half of the spectrum of a real signal"}
@@ -111,6 +111,27 @@ static const AttrSpec dft_attrs[] = {
   ONESIDED_SPEC(0),
   {0},
 };
+
+static const AttrSpec dft_grad_attrs[] = {
+  {"inverse", ATTR_INT, offsetof(DftAttrs, inverse), .min = 0, .max = 1, .help = "DFT's"},
+  ONESIDED_SPEC(0),
+  {"axis", ATTR_INT, offsetof(DftAttrs, axis), .default_int = -2, .help = "axis that was transformed"},
+  {"length", ATTR_INT, offsetof(DftAttrs, length), .required = true, .min = 1, .max = INT64_C(1) << 46, .help = "of the transform"},
+  {"dims", ATTR_INTS, offsetof(DftAttrs, dims), .required = true, .min = 0, .max = INT64_C(1) << 46, .help = "dimensions of the signal"},
+  {0},
+};
+
+static Status signal_type(const Node *node, Dtype dtype, Type *out) {
+  AttrInts dims = ((const DftAttrs *)node->attrs)->dims;
+  if (dims.n > RANK_MAX) FAIL(MALFORMED, node->name, "attribute dims has %" PRId64 " numbers", dims.n);
+  *out = type_make(dtype, (int)dims.n, dims.items);
+  return type_check(out, node->name);
+}
+
+// Angle k m of the circle in `length` parts.
+static double angle_of(int64_t k, int64_t m, int64_t length) {
+  return 2 * M_PI * (double)((unsigned __int128)k * (uint64_t)m % (uint64_t)length) / (double)length;
+}
 
 // What is transformed: `outer` x n x `inner` numbers of `parts` parts, to `outer` x m x inner of out_parts. `length`: that of the transform.
 typedef struct Transform { int64_t outer, inner, n, m, length; int parts, out_parts; bool inverse, half_in; } Transform;
@@ -168,7 +189,7 @@ static Status dft_run(const KernelContext *c) {
         double real = 0, imaginary = 0;
         int64_t terms = t.half_in || t.n > t.length ? t.length : t.n;
         for (int64_t k = 0; k < terms; k++) {
-          double angle = sign * 2 * M_PI * (double)((unsigned __int128)k * (uint64_t)m % (uint64_t)t.length) / (double)t.length;
+          double angle = sign * angle_of(k, m, t.length);
           double re = dft_read(c, &t, o, k, i, 0), im = dft_read(c, &t, o, k, i, 1);
           real += re * cos(angle) - im * sin(angle);
           imaginary += re * sin(angle) + im * cos(angle);
@@ -180,8 +201,82 @@ static Status dft_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
+static Status dft_grad(Grad *g) {
+  const Node *node = g->node;
+  const DftAttrs *a = node->attrs;
+  const Type *x = input_type(node, 0);
+  int64_t axis = -2, length = -1;
+  int n;
+  Transform t;
+  Type y;
+  if (node_has_input(node, 1)) TRY(index_constant(node, 1, &length, 1, &n));
+  if (node_has_input(node, 2)) TRY(index_constant(node, 2, &axis, 1, &n));
+  TRY(dft_make(node, x, axis, length, &t, &y));
+  g->dx[0] = emit(g->emit, &op_DFTGrad, INPUTS(g->dy[0]),
+                  ATTRS(A_INT("inverse", a->inverse), A_INT("onesided", a->onesided), A_INT("axis", axis), A_INT("length", t.length),
+                        A_INTS("dims", x->dims, x->rank)));
+  return STATUS_OK;
+}
+
 const Op op_DFT = {.name = "DFT", .domain = "", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 6,
-                   .attrs = dft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = dft_infer, .run_ref = dft_run};
+                   .attrs = dft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = dft_infer, .grad = dft_grad, .run_ref = dft_run};
+
+// ---- DFTGrad: input dy. The transposed transform: what an element was multiplied by, dy is ----------------------------------------
+
+typedef struct Complex { double re, im; } Complex;
+
+// What dY of one number gives to an input that was turned by `angle`.
+static Complex turned_back(Complex dy, double angle) {
+  return (Complex){dy.re * cos(angle) + dy.im * sin(angle), dy.im * cos(angle) - dy.re * sin(angle)};
+}
+
+static Status dft_grad_make(const Node *node, const Type *dy, Transform *t, Type *x) {
+  const DftAttrs *a = node->attrs;
+  Type y;
+  TRY(signal_type(node, dy->dtype, x));
+  TRY(dft_make(node, x, a->axis, a->length, t, &y));
+  if (!type_equal(dy, &y)) FAIL(MALFORMED, node->name, "DFTGrad: dy '%s' does not fit dims and length", node->inputs[0]->name);
+  return STATUS_OK;
+}
+
+static Status dft_grad_infer(Node *node, Arena *arena) {
+  Transform t;
+  return dft_grad_make(node, input_type(node, 0), &t, &node->outputs[0]->type);
+}
+
+// Element k of a signal is factor k of the sums; of half a spectrum also factor length - k, mirrored.
+static Complex dft_back(const KernelContext *c, const Transform *t, int64_t o, int64_t k, int64_t i) {
+  Complex sum = {0, 0};
+  if (t->half_in ? k > t->length / 2 : k >= t->length) return sum;
+  for (int mirrored = 0; mirrored < (t->half_in && k > 0 && 2 * k < t->length ? 2 : 1); mirrored++)
+    for (int64_t m = 0; m < t->m; m++) {
+      int64_t at = ((o * t->m + m) * t->inner + i) * t->out_parts;
+      double angle = angle_of(mirrored ? t->length - k : k, m, t->length);
+      Complex part = turned_back((Complex){in_f(c, 0, at), t->out_parts == 2 ? in_f(c, 0, at + 1) : 0}, t->inverse ? angle : -angle);
+      sum.re += part.re;
+      sum.im += mirrored ? -part.im : part.im;
+    }
+  return sum;
+}
+
+static Status dft_grad_run(const KernelContext *c) {
+  Transform t;
+  Type x;
+  TRY(dft_grad_make(c->node, c->in[0].type, &t, &x));
+  double scale = t.inverse ? 1 / (double)t.length : 1;
+  for (int64_t o = 0; o < t.outer; o++)
+    for (int64_t k = 0; k < t.n; k++)
+      for (int64_t i = 0; i < t.inner; i++) {
+        Complex sum = dft_back(c, &t, o, k, i);
+        int64_t to = ((o * t.n + k) * t.inner + i) * t.parts;
+        out_f(c, 0, to, sum.re * scale);
+        if (t.parts == 2) out_f(c, 0, to + 1, sum.im * scale);
+      }
+  return STATUS_OK;
+}
+
+const Op op_DFTGrad = {.name = "DFTGrad", .domain = "tessera", .policy = POLICY_F32, .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
+                       .attrs = dft_grad_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = dft_grad_infer, .run_ref = dft_grad_run};
 
 // ---- STFT: inputs signal [batch, n, 1 or 2], frame_step, window?, frame_length? -> [batch, frames, bins, 2] -----------------------
 
@@ -227,7 +322,7 @@ static Status stft_run(const KernelContext *c) {
       for (int64_t m = 0; m < f.bins; m++, to += 2) {
         double real = 0, imaginary = 0;
         for (int64_t k = 0; k < f.length; k++) {
-          double angle = -2 * M_PI * (double)((unsigned __int128)k * (uint64_t)m % (uint64_t)f.length) / (double)f.length;
+          double angle = -angle_of(k, m, f.length);
           int64_t at = (b * x->dims[1] + frame * f.step + k) * parts;
           double w = has_input(c, 2) ? in_f(c, 2, k) : 1, re = w * in_f(c, 0, at), im = parts == 2 ? w * in_f(c, 0, at + 1) : 0;
           real += re * cos(angle) - im * sin(angle);
@@ -239,5 +334,108 @@ static Status stft_run(const KernelContext *c) {
   return STATUS_OK;
 }
 
-const Op op_STFT = {.name = "STFT", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 14,
-                    .attrs = stft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = stft_infer, .run_ref = stft_run};
+static Status stft_grad(Grad *g) {
+  const Node *node = g->node;
+  const Type *x = input_type(node, 0);
+  int64_t step = 0, length = -1;
+  int n;
+  Frames f;
+  bool windowed = node_has_input(node, 2);
+  TRY(index_constant(node, 1, &step, 1, &n));
+  if (node_has_input(node, 3)) TRY(index_constant(node, 3, &length, 1, &n));
+  TRY(stft_make(node, x, windowed ? input_type(node, 2) : NULL, step, length, &f));
+  const bool wanted[] = {g->wanted[0], windowed && g->wanted[2]};
+  Node *grad = emit_node(g->emit, &op_STFTGrad, INPUTS(g->dy[0], node->inputs[0], windowed ? node->inputs[2] : NULL), wanted[1] ? 2 : 1, wanted,
+                         ATTRS(A_INT("onesided", ((const DftAttrs *)node->attrs)->onesided), A_INT("step", f.step), A_INT("length", f.length)));
+  if (grad && wanted[0]) g->dx[0] = grad->outputs[0];
+  if (grad && wanted[1]) g->dx[2] = grad->outputs[1];
+  return STATUS_OK;
+}
+
+const Op op_STFT = {.name = "STFT", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 4, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 10,
+                    .attrs = stft_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = stft_infer, .grad = stft_grad, .run_ref = stft_run};
+
+// ---- STFTGrad: inputs dy, signal, window? -> dsignal, dwindow -----------------------------------------------------------------------
+
+static const AttrSpec stft_grad_attrs[] = {
+  ONESIDED_SPEC(1),
+  {"step", ATTR_INT, offsetof(DftAttrs, step), .required = true, .min = 1, .max = INT64_C(1) << 46, .help = "between two frames"},
+  {"length", ATTR_INT, offsetof(DftAttrs, length), .required = true, .min = 1, .max = INT64_C(1) << 46, .help = "of a frame"},
+  {0},
+};
+
+static Status stft_grad_make(const Node *node, Frames *f) {
+  const DftAttrs *a = node->attrs;
+  const Type *x = input_type(node, 1);
+  TRY(stft_make(node, x, node_has_input(node, 2) ? input_type(node, 2) : NULL, a->step, a->length, f));
+  Type y = type_make(x->dtype, 4, (const int64_t[]){x->dims[0], f->count, f->bins, 2});
+  if (!type_equal(input_type(node, 0), &y)) FAIL(MALFORMED, node->name, "STFTGrad: dy '%s' does not fit the signal and the frames", node->inputs[0]->name);
+  return STATUS_OK;
+}
+
+static Status stft_grad_infer(Node *node, Arena *arena) {
+  Frames f;
+  TRY(stft_grad_make(node, &f));
+  if (node->outputs[0]) node->outputs[0]->type = *input_type(node, 1);
+  if (!node_has_output(node, 1)) return STATUS_OK;
+  if (!node_has_input(node, 2)) FAIL(MALFORMED, node->name, "STFTGrad: output 1 is the gradient of an absent window");
+  node->outputs[1]->type = *input_type(node, 2);
+  return STATUS_OK;
+}
+
+// The gradient of element k of a frame, behind the window.
+static Complex stft_back(const KernelContext *c, const Frames *f, int64_t b, int64_t frame, int64_t k) {
+  Complex sum = {0, 0};
+  for (int64_t m = 0; m < f->bins; m++) {
+    int64_t at = ((b * f->count + frame) * f->bins + m) * 2;
+    Complex part = turned_back((Complex){in_f(c, 0, at), in_f(c, 0, at + 1)}, -angle_of(k, m, f->length));
+    sum.re += part.re;
+    sum.im += part.im;
+  }
+  return sum;
+}
+
+static void stft_signal_back(const KernelContext *c, const Frames *f) {
+  const Type *x = c->in[1].type;
+  int64_t n = x->dims[1], parts = x->dims[2];
+  for (int64_t b = 0; b < x->dims[0]; b++)
+    for (int64_t p = 0; p < n; p++) {
+      Complex sum = {0, 0};
+      for (int64_t frame = 0; frame < f->count; frame++) {
+        int64_t k = p - frame * f->step;
+        if (k < 0 || k >= f->length) continue;
+        double w = has_input(c, 2) ? in_f(c, 2, k) : 1;
+        Complex part = stft_back(c, f, b, frame, k);
+        sum.re += w * part.re;
+        sum.im += w * part.im;
+      }
+      out_f(c, 0, (b * n + p) * parts, sum.re);
+      if (parts == 2) out_f(c, 0, (b * n + p) * parts + 1, sum.im);
+    }
+}
+
+static void stft_window_back(const KernelContext *c, const Frames *f) {
+  const Type *x = c->in[1].type;
+  int64_t n = x->dims[1], parts = x->dims[2];
+  for (int64_t k = 0; k < f->length; k++) {
+    double sum = 0;
+    for (int64_t b = 0; b < x->dims[0]; b++)
+      for (int64_t frame = 0; frame < f->count; frame++) {
+        int64_t at = (b * n + frame * f->step + k) * parts;
+        Complex part = stft_back(c, f, b, frame, k);
+        sum += in_f(c, 1, at) * part.re + (parts == 2 ? in_f(c, 1, at + 1) * part.im : 0);
+      }
+    out_f(c, 1, k, sum);
+  }
+}
+
+static Status stft_grad_run(const KernelContext *c) {
+  Frames f;
+  TRY(stft_grad_make(c->node, &f));
+  if (has_output(c, 0)) stft_signal_back(c, &f);
+  if (has_output(c, 1)) stft_window_back(c, &f);
+  return STATUS_OK;
+}
+
+const Op op_STFTGrad = {.name = "STFTGrad", .domain = "tessera", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
+                        .attrs = stft_grad_attrs, .attrs_bytes = sizeof(DftAttrs), .infer = stft_grad_infer, .run_ref = stft_grad_run};
