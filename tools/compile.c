@@ -2,11 +2,13 @@
 #include "../frontend/plan_file.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "expect.h"
 #include "resume.h"
 #include "show_plan.h"
 
 static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
+  TRY(expect_parse(options));
   TRY(flow_open(options, flow));
   if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan already", options->input);
   if (options->data.n) TRY(flow_open_data(flow, options, 0, data));     // its first batch binds what the model leaves open
@@ -19,7 +21,8 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   TRY(graph_write_onnx(flow->plan.programs[0], options->output));
   printf("%s: compiled from '%s' in %.0f ms\n", options->output, options->input, flow->compile_ms);
   Style style = style_for(stdout, options->color);
-  return show_plan_summary(&style, flow->plan.programs[0]);
+  TRY(show_plan_summary(&style, flow->plan.programs[0]));
+  return expect_check(options, flow->plan.programs[0]);
 }
 
 Status command_compile(const Options *options) {

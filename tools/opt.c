@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "expect.h"
 #include "graph_file.h"
 
 static void list_passes(void) {
@@ -36,10 +37,12 @@ Status command_opt(const Options *options) {
     return STATUS_OK;
   }
   if (options->equivalent) return command_equivalent(options);
+  TRY(expect_parse(options));
   GraphFile file;
   Status s = graph_file_open(options, &file);
   if (!s) s = run_passes(options, &file.flow);
   if (!s) s = graph_file_write(options, file.flow.graph);
+  if (!s) s = expect_check(options, file.flow.graph);
   graph_file_close(&file);
   return s;
 }

@@ -106,16 +106,23 @@ static const struct { const char *name; double bytes; } units[] = {
     {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
 };
 
+bool options_byte_unit(const char *name, double *out_bytes) {
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (!strcmp(units[i].name, name)) {
+      *out_bytes = units[i].bytes;
+      return true;
+    }
+  return false;
+}
+
 // "8MiB", "1.5GB", "65536": a whole number of bytes.
 static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
   char *unit;
   errno = 0;
-  double v = strtod(text, &unit), scale = 0;
+  double v = strtod(text, &unit), scale;
   if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno)
     FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);
-  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-    if (!strcmp(units[i].name, unit + (*unit == ' '))) scale = units[i].bytes;
-  if (scale == 0)
+  if (!options_byte_unit(unit + (*unit == ' '), &scale))
     FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", row->name, text);
   v *= scale;
   if (v != floor(v)) FAIL(USAGE, NULL, "--%s: '%s' is no whole number of bytes", row->name, text);

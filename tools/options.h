@@ -69,4 +69,7 @@ const char *options_first_given(const Options *options, unsigned bits);
 // The nearest of `n` names by edit distance, or NULL when none is close enough to be what was meant.
 const char *options_nearest(const char *word, const char *const *names, int n);
 
+// Bytes of the unit "KiB", "MB", ...; 1 of "" and "B". false: unknown.
+bool options_byte_unit(const char *name, double *out_bytes);
+
 #endif

@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "json_write.h"
+#include "metrics.h"
 
 enum { ASSUMED_SIZE = 8 };       // of dimensions that the model leaves open: showing needs some size
 
@@ -245,6 +246,7 @@ Status show_model(Flow *flow, const Options *options) {
   for (int i = 0; i < options->params.n; i++)
     if (!options->params.items[i][0]) FAIL(USAGE, NULL, "--params needs a value for a model: --params PATTERN (without one it lists the parameters of a plan)");
   Status problem = understand(flow, options);
+  if (options->metrics && !problem) return metrics_print(flow->graph);
   ARENA_GUARD(flow->arena);
   if (options->json) show_model_json(flow, problem);
   else show_model_text(flow, problem);

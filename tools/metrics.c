@@ -1,0 +1,289 @@
+#include "metrics.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../ir/op.h"
+#include "options.h"
+#include "progress.h"
+#include "report.h"
+
+typedef struct Totals {
+  int64_t steps, phase[PHASE_COUNT], queue[QUEUE_COUNT], waits, collectives;
+  int64_t inputs, outputs, parameters, parameter_elems, parameter_bytes, frozen;
+  int64_t ranks, zero, micro_per_rank, buckets, buffers;
+  int64_t sent, copied, saved, formula, padded, sent_control, sent_frozen;
+  int64_t peak[TIER_COUNT], peak_per_rank, category[CATEGORY_COUNT];
+} Totals;
+
+typedef struct Row {
+  const char *name, *help;
+  MetricUnit unit;
+  bool of_plans;
+  size_t offset;               // in Totals
+} Row;
+
+#define COUNT(name, field, plans, help) {name, help, METRIC_COUNT, plans, offsetof(Totals, field)}
+#define BYTES(name, field, help) {name, help, METRIC_BYTES, true, offsetof(Totals, field)}
+static const Row rows[] = {
+    COUNT("steps", steps, false, "steps of a plan, nodes of a model"),
+    COUNT("steps.init", phase[PHASE_INIT], true, "steps at start"),
+    COUNT("steps.micro", phase[PHASE_MICRO], true, "steps of a micro-batch"),
+    COUNT("steps.update", phase[PHASE_UPDATE], true, "steps of an update"),
+    COUNT("queue.compute", queue[QUEUE_COMPUTE], true, "steps on that queue"),
+    COUNT("queue.comm", queue[QUEUE_COMM], true, "steps on that queue"),
+    COUNT("queue.io", queue[QUEUE_IO], true, "steps on that queue"),
+    COUNT("waits", waits, true, "waits of a queue for a step of another"),
+    COUNT("collectives", collectives, false, "steps that communicate"),
+    COUNT("inputs", inputs, false, "inputs that data feed"),
+    COUNT("outputs", outputs, false, "outputs"),
+    COUNT("parameters", parameters, false, "parameters that train"),
+    COUNT("parameters.elements", parameter_elems, false, "their elements, without padding"),
+    {"parameters.bytes", "their bytes, without padding", METRIC_BYTES, false, offsetof(Totals, parameter_bytes)},
+    COUNT("parameters.frozen", frozen, false, "parameters that do not train"),
+    COUNT("ranks", ranks, true, "size of the mesh"),
+    COUNT("zero", zero, true, "ZeRO stage"),
+    COUNT("micro_per_rank", micro_per_rank, true, "micro-batches of a rank and step"),
+    COUNT("buckets", buckets, true, "buckets of parameters"),
+    COUNT("buffers", buffers, true, "buffers"),
+    BYTES("sent_bytes", sent, "logical bytes sent per rank and step, control and frozen included"),
+    BYTES("copied_bytes", copied, "those of them that are really copied; views copy nothing"),
+    BYTES("saved_bytes", saved, "sent less than the formula"),
+    BYTES("formula_bytes", formula, "(N-1)/N psi (r + 1), or (r + 2k) at stage 3"),
+    BYTES("padded_param_bytes", padded, "psi: parameters that train, padded"),
+    BYTES("control.bytes", sent_control, "sent per rank and step for the loss, norms and flags"),
+    BYTES("frozen.bytes", sent_frozen, "sent per rank and step for parameters that do not train"),
+    BYTES("peak.device", peak[TIER_DEVICE], "memory of a process"),
+    BYTES("peak.host", peak[TIER_HOST], "of a process, on the host beside a device"),
+    BYTES("peak.nvme", peak[TIER_NVME], "of a process, on disk"),
+    BYTES("peak.device.per_rank", peak_per_rank, "memory of a process divided by its ranks"),
+};
+#undef COUNT
+#undef BYTES
+enum { N_ROWS = sizeof rows / sizeof *rows };
+static const char CATEGORY_PREFIX[] = "peak.device.";
+
+typedef struct OpTotal { const char *name; int64_t nodes; } OpTotal;
+
+struct Metrics {
+  bool is_plan;
+  Totals totals;
+  OpTotal *ops;                // by name
+  size_t n_ops;
+  KindBytes *kinds;
+  size_t n_kinds;
+};
+
+// ---- Reading ------------------------------------------------------------------------------------------------------------------
+
+static int compare_ops(const void *a, const void *b) { return strcmp(((const OpTotal *)a)->name, ((const OpTotal *)b)->name); }
+
+static void count_ops(const Graph *graph, Arena *arena, Metrics *m) {
+  size_t n_table = 0;
+  while (op_table[n_table]) n_table++;
+  int64_t *counts = ARENA_ARRAY(arena, int64_t, n_table + 1);
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    size_t k = 0;
+    while (op_table[k] && op_table[k] != graph->nodes[i]->op) k++;
+    counts[k]++;
+  }
+  m->ops = ARENA_ARRAY(arena, OpTotal, n_table + 1);
+  for (size_t k = 0; k < n_table; k++)
+    if (counts[k]) m->ops[m->n_ops++] = (OpTotal){op_table[k]->name, counts[k]};
+  if (m->n_ops) qsort(m->ops, m->n_ops, sizeof *m->ops, compare_ops);
+  size_t kept = 0;
+  for (size_t k = 0; k < m->n_ops; k++) {      // one name in two domains is one metric
+    if (kept && !strcmp(m->ops[kept - 1].name, m->ops[k].name)) m->ops[kept - 1].nodes += m->ops[k].nodes;
+    else m->ops[kept++] = m->ops[k];
+  }
+  m->n_ops = kept;
+}
+
+static void count_steps(const Graph *graph, Totals *t) {
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    t->phase[n->phase]++;
+    t->queue[n->queue]++;
+    t->waits += n->n_waits;
+    t->collectives += (n->op->flags & OP_COLLECTIVE) != 0;
+  }
+  t->steps = (int64_t)graph->n_nodes;
+}
+
+static void count_parameter(Totals *t, bool trainable, const Type *type) {
+  if (!trainable) t->frozen++;
+  if (!trainable) return;
+  t->parameters++;
+  t->parameter_elems = bytes_add(t->parameter_elems, type_elems(type));
+  t->parameter_bytes = bytes_add(t->parameter_bytes, type_bytes(type));
+}
+
+// Once there are buckets they say which parameters there are: then the graph's values are buckets, too.
+static void count_parameters(const Graph *graph, Totals *t) {
+  for (size_t b = 0; b < graph->n_buckets; b++)
+    for (int i = 0; i < graph->buckets[b].n_params; i++) count_parameter(t, graph->buckets[b].trainable, &graph->buckets[b].types[i]);
+  for (size_t i = 0; !graph->n_buckets && i < graph->n_values; i++) {
+    const Value *v = graph->values[i];
+    if (v->role == ROLE_PARAM && !v->producer) count_parameter(t, v->trainable, &v->type);
+  }
+}
+
+static void count_bytes(const Graph *graph, Arena *arena, Metrics *m) {
+  Totals *t = &m->totals;
+  PlanBytes bytes = plan_bytes(graph, arena);
+  LedgerEntry *entries;
+  size_t n = plan_ledger(graph, arena, &entries);
+  m->n_kinds = report_bytes_by_kind(entries, n, arena, &m->kinds);
+  for (size_t k = 0; k < m->n_kinds; k++) {
+    if (!strcmp(m->kinds[k].kind, "control")) t->sent_control = m->kinds[k].bytes;
+    if (!strcmp(m->kinds[k].kind, "frozen")) t->sent_frozen = m->kinds[k].bytes;
+  }
+  t->sent = bytes.sent_bytes;
+  t->copied = bytes.copied_bytes;
+  t->saved = bytes.saved_bytes;
+  t->formula = bytes.formula_bytes;
+  t->padded = bytes.padded_param_bytes;
+  t->peak[TIER_DEVICE] = bytes.peak_bytes;
+  int ranks = graph->recipe.ranks_per_process > 0 ? graph->recipe.ranks_per_process : 1;
+  t->peak_per_rank = bytes_add(bytes.rank_arena_bytes, bytes.process_arena_bytes / ranks);
+  memcpy(t->category, bytes.peak_by_category, sizeof t->category);
+}
+
+Metrics *metrics_read(const Graph *graph, Arena *arena) {
+  Metrics *m = ARENA_NEW(arena, Metrics);
+  Totals *t = &m->totals;
+  m->is_plan = graph->facts & FACT_PLANNED;
+  count_ops(graph, arena, m);
+  count_steps(graph, t);
+  count_parameters(graph, t);
+  t->inputs = (int64_t)graph->n_inputs;
+  t->outputs = (int64_t)graph->n_outputs;
+  t->ranks = mesh_ranks(&graph->mesh);
+  t->zero = graph->recipe.zero;
+  t->micro_per_rank = graph->recipe.micro_per_rank;
+  t->buckets = (int64_t)graph->n_buckets;
+  t->buffers = (int64_t)graph->n_buffers;
+  if (m->is_plan) count_bytes(graph, arena, m);
+  return m;
+}
+
+// ---- Names --------------------------------------------------------------------------------------------------------------------
+
+static Metric row_metric(const Row *row, const Totals *totals) {
+  int64_t value = totals ? *(const int64_t *)((const char *)totals + row->offset) : 0;
+  return (Metric){row->name, row->help, row->unit, row->of_plans, value};
+}
+
+static const Op *find_op(const char *name, size_t bytes) {
+  for (const Op *const *op = op_table; *op; op++)
+    if (!strncmp((*op)->name, name, bytes) && !(*op)->name[bytes]) return *op;
+  return NULL;
+}
+
+static int find_category(const char *name) {
+  size_t n = sizeof CATEGORY_PREFIX - 1;
+  return strncmp(name, CATEGORY_PREFIX, n) ? -1 : enum_from_name(name + n, (EnumName)category_name, CATEGORY_COUNT);
+}
+
+static bool describe(const char *name, const Metrics *m, Metric *out) {
+  for (int i = 0; i < N_ROWS; i++)
+    if (!strcmp(rows[i].name, name)) {
+      *out = row_metric(&rows[i], m ? &m->totals : NULL);
+      return true;
+    }
+  int category = find_category(name);
+  if (category >= 0) {
+    *out = (Metric){name, "of peak.device", METRIC_BYTES, true, m ? m->totals.category[category] : 0};
+    return true;
+  }
+  const char *dot = strrchr(name, '.');
+  bool bytes = dot && !strcmp(dot, ".bytes");
+  const Op *op = find_op(name, bytes ? (size_t)(dot - name) : strlen(name));
+  if (!op || (bytes && !op->sent_bytes)) return false;
+  *out = (Metric){name, NULL, bytes ? METRIC_BYTES : METRIC_COUNT, bytes, 0};
+  for (size_t k = 0; m && !bytes && k < m->n_ops; k++)
+    if (!strcmp(m->ops[k].name, op->name)) out->value = m->ops[k].nodes;
+  for (size_t k = 0; m && bytes && k < m->n_kinds; k++)
+    if (!strcmp(m->kinds[k].kind, op->name)) out->value = m->kinds[k].bytes;
+  return true;
+}
+
+bool metric_describe(const char *name, Metric *out) { return describe(name, NULL, out); }
+
+const char *metrics_names(Arena *arena) {
+  char *all = NULL;
+  for (int i = 0; i < N_ROWS; i++) all = arena_printf(arena, "%s%s%s", all ? all : "", all ? ", " : "", rows[i].name);
+  for (int c = 0; c < CATEGORY_COUNT; c++) all = arena_printf(arena, "%s, %s%s", all, CATEGORY_PREFIX, category_name((Category)c));
+  for (const Op *const *op = op_table; *op; op++)
+    if ((*op)->sent_bytes) all = arena_printf(arena, "%s, %s.bytes", all, (*op)->name);
+  return arena_printf(arena, "%s; and every operator's name: how many nodes it has", all);
+}
+
+Status metric_unknown(const char *name, Arena *arena) {
+  const char **names = NULL;
+  size_t n = 0, capacity = 0;
+  for (int i = 0; i < N_ROWS; i++) ARENA_PUSH(arena, names, n, capacity, rows[i].name);
+  for (int c = 0; c < CATEGORY_COUNT; c++) {
+    const char *category = arena_printf(arena, "%s%s", CATEGORY_PREFIX, category_name((Category)c));
+    ARENA_PUSH(arena, names, n, capacity, category);
+  }
+  for (const Op *const *op = op_table; *op; op++) {
+    ARENA_PUSH(arena, names, n, capacity, (*op)->name);
+    if ((*op)->sent_bytes) ARENA_PUSH(arena, names, n, capacity, (const char *)arena_printf(arena, "%s.bytes", (*op)->name));
+  }
+  const char *nearest = options_nearest(name, names, (int)n);
+  FAIL(USAGE, NULL, "no metric is called '%.80s'%s%s%s; there are: %s", name, nearest ? "; did you mean " : "", nearest ? nearest : "",
+       nearest ? "?" : "", metrics_names(arena));
+}
+
+Status metric_find(const Metrics *m, const char *name, Metric *out) {
+  Metric found;
+  if (!describe(name, m, &found)) FAIL(USAGE, NULL, "no metric is called '%.80s'", name);
+  if (found.of_plans && !m->is_plan) FAIL(USAGE, NULL, "'%s' is known of plans only, and this is none; 'tessera compile' makes one", name);
+  *out = found;
+  return STATUS_OK;
+}
+
+size_t metrics_list(const Metrics *m, Arena *arena, Metric **out) {
+  Metric *list = NULL;
+  size_t n = 0, capacity = 0;
+  for (int i = 0; i < N_ROWS; i++)
+    if (m->is_plan || !rows[i].of_plans) ARENA_PUSH(arena, list, n, capacity, row_metric(&rows[i], &m->totals));
+  for (int c = 0; m->is_plan && c < CATEGORY_COUNT; c++) {
+    const char *name = arena_printf(arena, "%s%s", CATEGORY_PREFIX, category_name((Category)c));
+    ARENA_PUSH(arena, list, n, capacity, ((Metric){name, "of peak.device", METRIC_BYTES, true, m->totals.category[c]}));
+  }
+  for (size_t k = 0; k < m->n_kinds; k++) {
+    bool fixed = !strcmp(m->kinds[k].kind, "control") || !strcmp(m->kinds[k].kind, "frozen");
+    const char *name = arena_printf(arena, "%s.bytes", m->kinds[k].kind);
+    if (!fixed) ARENA_PUSH(arena, list, n, capacity, ((Metric){name, NULL, METRIC_BYTES, true, m->kinds[k].bytes}));
+  }
+  for (size_t k = 0; k < m->n_ops; k++) ARENA_PUSH(arena, list, n, capacity, ((Metric){m->ops[k].name, NULL, METRIC_COUNT, false, m->ops[k].nodes}));
+  *out = list;
+  return n;
+}
+
+const char *metric_text(const Metric *metric, char out[METRIC_TEXT_BYTES]) {
+  char unit[32];
+  if (metric->unit == METRIC_COUNT || metric->value < 1024) snprintf(out, METRIC_TEXT_BYTES, "%" PRId64, metric->value);
+  else snprintf(out, METRIC_TEXT_BYTES, "%" PRId64 " (%s)", metric->value, bytes_text(metric->value, unit));
+  return out;
+}
+
+static Status print_guarded(const Graph *graph, Arena *arena) {
+  ARENA_GUARD(arena);
+  Metric *list;
+  size_t n = metrics_list(metrics_read(graph, arena), arena, &list);
+  for (size_t i = 0; i < n; i++) printf("%s %" PRId64 "\n", list[i].name, list[i].value);
+  ARENA_RETURN(arena, STATUS_OK);
+}
+
+Status metrics_print(const Graph *graph) {
+  Arena *arena = arena_create(0);
+  if (!arena) FAIL(RESOURCE, NULL, "out of memory for the metrics");
+  Status s = print_guarded(graph, arena);
+  arena_destroy(arena);
+  return s;
+}
