@@ -15,6 +15,7 @@ MUST_USE Status command_synth(const Options *options);     // synth.c
 
 // opt --equivalent (equivalent.c): CHECK when the graphs of options->input and options->equivalent differ.
 MUST_USE Status command_equivalent(const Options *options);
+MUST_USE Status command_diff(const Options *options);      // diff.c
 
 // Makes the folders that `path`, a file to be written, is to lie in.
 MUST_USE Status command_make_folders(const char *path);

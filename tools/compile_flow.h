@@ -32,6 +32,8 @@ void flow_finish(Flow *flow);
 // Opens --data for the inputs of the file. `seed`: of the shuffle.
 MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out);
 
+enum { FLOW_ASSUMED_SIZE = 8 };  // of dimensions that a model leaves open, where some size will do: for `show` and `diff`
+
 // Models: imports with what the options bind, and with the shapes of variant 0 of `data` (may be NULL). Warnings go to stderr.
 // open_size: without data, dimensions of inputs that stay open take this size; 0: they are an error.
 MUST_USE Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size);

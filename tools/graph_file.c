@@ -71,13 +71,15 @@ static Status open_text(const Options *options, Flow *flow, TextWeights **weight
   return status_context(verify_graph(flow->graph), "%s", shown);
 }
 
-Status graph_file_open(const Options *options, GraphFile *out) {
+Status graph_file_open(const Options *options, GraphFile *out) { return graph_file_open_assuming(options, 0, out); }
+
+Status graph_file_open_assuming(const Options *options, int64_t open_size, GraphFile *out) {
   *out = (GraphFile){0};
   if (!options->input) FAIL(USAGE, NULL, "no file is named: MODEL.onnx, TEXT.onnxtxt, or - for text on standard input");
   TRY(overwrites_check(options));
   if (graph_file_is_text(options->input)) return open_text(options, &out->flow, &out->weights);
   TRY(flow_open(options, &out->flow));
-  return out->flow.is_plan ? STATUS_OK : flow_import(&out->flow, options, NULL, 0);
+  return out->flow.is_plan ? STATUS_OK : flow_import(&out->flow, options, NULL, open_size);
 }
 
 void graph_file_close(GraphFile *file) {

@@ -18,6 +18,8 @@ bool graph_file_is_text(const char *path);
 // Opens options->input: reads and verifies text, reads a plan, imports a model with what the options bind. USAGE when no file is named, or an output
 // of `options` is a file that is read.
 MUST_USE Status graph_file_open(const Options *options, GraphFile *out);
+// The same; a model's dimensions that stay open take `open_size` (0: they are an error).
+MUST_USE Status graph_file_open_assuming(const Options *options, int64_t open_size, GraphFile *out);
 void graph_file_close(GraphFile *file);
 
 // Writes to options->output by its suffix; text to standard output where none is named.

@@ -20,6 +20,8 @@ static const Command commands[] = {
    "tessera compile model.onnx --ranks 4 --zero 3 -o model.plan.onnx"},
   {"show", SHOW, command_show, "MODEL|PLAN [options]", "Shows what a model holds, or what a plan does, sends and needs.", "tessera show model.plan.onnx"},
   {"verify", VERIFY, command_verify, "PLAN [--json]", "Proves a plan: agreement, lifetimes, overlap, ownership, budgets.", "tessera verify model.plan.onnx"},
+  {"diff", DIFF, command_diff, "OLD NEW [options]", "Shows what differs between two plans, models or texts; exit code 1 when anything does.",
+   "tessera diff old.plan.onnx new.plan.onnx --max-bytes +1% --max-peak +2%"},
   {"export", EXPORT, command_export, "CHECKPOINT -o MODEL.onnx|WEIGHTS.safetensors [options]", "Writes trained weights back into the model, or as one file.",
    "tessera export checkpoint -o trained.onnx"},
   {"opt", OPT, command_opt, "MODEL|TEXT|- [options]", "Runs passes on a graph and prints it: text (.onnxtxt) and binary (.onnx), in and out.",

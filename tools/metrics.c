@@ -19,46 +19,48 @@ typedef struct Totals {
 } Totals;
 
 typedef struct Row {
-  const char *name, *help;
+  const char *name;
+  Topic topic;
+  const char *help;
   MetricUnit unit;
   bool of_plans;
   size_t offset;               // in Totals
 } Row;
 
-#define COUNT(name, field, plans, help) {name, help, METRIC_COUNT, plans, offsetof(Totals, field)}
-#define BYTES(name, field, help) {name, help, METRIC_BYTES, true, offsetof(Totals, field)}
+#define COUNT(name, topic, field, plans, help) {name, TOPIC_##topic, help, METRIC_COUNT, plans, offsetof(Totals, field)}
+#define BYTES(name, topic, field, plans, help) {name, TOPIC_##topic, help, METRIC_BYTES, plans, offsetof(Totals, field)}
 static const Row rows[] = {
-    COUNT("steps", steps, false, "steps of a plan, nodes of a model"),
-    COUNT("steps.init", phase[PHASE_INIT], true, "steps at start"),
-    COUNT("steps.micro", phase[PHASE_MICRO], true, "steps of a micro-batch"),
-    COUNT("steps.update", phase[PHASE_UPDATE], true, "steps of an update"),
-    COUNT("queue.compute", queue[QUEUE_COMPUTE], true, "steps on that queue"),
-    COUNT("queue.comm", queue[QUEUE_COMM], true, "steps on that queue"),
-    COUNT("queue.io", queue[QUEUE_IO], true, "steps on that queue"),
-    COUNT("waits", waits, true, "waits of a queue for a step of another"),
-    COUNT("collectives", collectives, false, "steps that communicate"),
-    COUNT("inputs", inputs, false, "inputs that data feed"),
-    COUNT("outputs", outputs, false, "outputs"),
-    COUNT("parameters", parameters, false, "parameters that train"),
-    COUNT("parameters.elements", parameter_elems, false, "their elements, without padding"),
-    {"parameters.bytes", "their bytes, without padding", METRIC_BYTES, false, offsetof(Totals, parameter_bytes)},
-    COUNT("parameters.frozen", frozen, false, "parameters that do not train"),
-    COUNT("ranks", ranks, true, "size of the mesh"),
-    COUNT("zero", zero, true, "ZeRO stage"),
-    COUNT("micro_per_rank", micro_per_rank, true, "micro-batches of a rank and step"),
-    COUNT("buckets", buckets, true, "buckets of parameters"),
-    COUNT("buffers", buffers, true, "buffers"),
-    BYTES("sent_bytes", sent, "logical bytes sent per rank and step, control and frozen included"),
-    BYTES("copied_bytes", copied, "those of them that are really copied; views copy nothing"),
-    BYTES("saved_bytes", saved, "sent less than the formula"),
-    BYTES("formula_bytes", formula, "(N-1)/N psi (r + 1), or (r + 2k) at stage 3"),
-    BYTES("padded_param_bytes", padded, "psi: parameters that train, padded"),
-    BYTES("control.bytes", sent_control, "sent per rank and step for the loss, norms and flags"),
-    BYTES("frozen.bytes", sent_frozen, "sent per rank and step for parameters that do not train"),
-    BYTES("peak.device", peak[TIER_DEVICE], "memory of a process"),
-    BYTES("peak.host", peak[TIER_HOST], "of a process, on the host beside a device"),
-    BYTES("peak.nvme", peak[TIER_NVME], "of a process, on disk"),
-    BYTES("peak.device.per_rank", peak_per_rank, "memory of a process divided by its ranks"),
+    COUNT("steps", OPERATORS, steps, false, "steps of a plan, nodes of a model"),
+    COUNT("steps.init", OPERATORS, phase[PHASE_INIT], true, "steps at start"),
+    COUNT("steps.micro", OPERATORS, phase[PHASE_MICRO], true, "steps of a micro-batch"),
+    COUNT("steps.update", OPERATORS, phase[PHASE_UPDATE], true, "steps of an update"),
+    COUNT("queue.compute", ORDER, queue[QUEUE_COMPUTE], true, "steps on that queue"),
+    COUNT("queue.comm", ORDER, queue[QUEUE_COMM], true, "steps on that queue"),
+    COUNT("queue.io", ORDER, queue[QUEUE_IO], true, "steps on that queue"),
+    COUNT("waits", ORDER, waits, true, "waits of a queue for a step of another"),
+    COUNT("collectives", COMM, collectives, false, "steps that communicate"),
+    COUNT("inputs", OPERATORS, inputs, false, "inputs that data feed"),
+    COUNT("outputs", OPERATORS, outputs, false, "outputs"),
+    COUNT("parameters", PARAMETERS, parameters, false, "parameters that train"),
+    COUNT("parameters.elements", PARAMETERS, parameter_elems, false, "their elements, without padding"),
+    BYTES("parameters.bytes", PARAMETERS, parameter_bytes, false, "their bytes, without padding"),
+    COUNT("parameters.frozen", PARAMETERS, frozen, false, "parameters that do not train"),
+    COUNT("ranks", OPTIONS, ranks, true, "size of the mesh"),
+    COUNT("zero", OPTIONS, zero, true, "ZeRO stage"),
+    COUNT("micro_per_rank", OPTIONS, micro_per_rank, true, "micro-batches of a rank and step"),
+    COUNT("buckets", PARAMETERS, buckets, true, "buckets of parameters"),
+    COUNT("buffers", MEMORY, buffers, true, "buffers"),
+    BYTES("sent_bytes", COMM, sent, true, "logical bytes sent per rank and step, control and frozen included"),
+    BYTES("copied_bytes", COMM, copied, true, "those of them that are really copied; views copy nothing"),
+    BYTES("saved_bytes", COMM, saved, true, "sent less than the formula"),
+    BYTES("formula_bytes", COMM, formula, true, "(N-1)/N psi (r + 1), or (r + 2k) at stage 3"),
+    BYTES("padded_param_bytes", PARAMETERS, padded, true, "psi: parameters that train, padded"),
+    BYTES("control.bytes", COMM, sent_control, true, "sent per rank and step for the loss, norms and flags"),
+    BYTES("frozen.bytes", COMM, sent_frozen, true, "sent per rank and step for parameters that do not train"),
+    BYTES("peak.device", MEMORY, peak[TIER_DEVICE], true, "memory of a process"),
+    BYTES("peak.host", MEMORY, peak[TIER_HOST], true, "of a process, on the host beside a device"),
+    BYTES("peak.nvme", MEMORY, peak[TIER_NVME], true, "of a process, on disk"),
+    BYTES("peak.device.per_rank", MEMORY, peak_per_rank, true, "memory of a process divided by its ranks"),
 };
 #undef COUNT
 #undef BYTES
@@ -75,6 +77,11 @@ struct Metrics {
   KindBytes *kinds;
   size_t n_kinds;
 };
+
+const char *topic_name(Topic topic) {
+  static const char *const names[TOPIC_COUNT] = {"comm", "memory", "order", "operators", "precision", "parameters", "options"};
+  return names[topic];
+}
 
 // ---- Reading ------------------------------------------------------------------------------------------------------------------
 
@@ -173,7 +180,7 @@ Metrics *metrics_read(const Graph *graph, Arena *arena) {
 
 static Metric row_metric(const Row *row, const Totals *totals) {
   int64_t value = totals ? *(const int64_t *)((const char *)totals + row->offset) : 0;
-  return (Metric){row->name, row->help, row->unit, row->of_plans, value};
+  return (Metric){row->name, row->help, row->topic, row->unit, row->of_plans, value};
 }
 
 static const Op *find_op(const char *name, size_t bytes) {
@@ -195,14 +202,14 @@ static bool describe(const char *name, const Metrics *m, Metric *out) {
     }
   int category = find_category(name);
   if (category >= 0) {
-    *out = (Metric){name, "of peak.device", METRIC_BYTES, true, m ? m->totals.category[category] : 0};
+    *out = (Metric){name, "of peak.device", TOPIC_MEMORY, METRIC_BYTES, true, m ? m->totals.category[category] : 0};
     return true;
   }
   const char *dot = strrchr(name, '.');
   bool bytes = dot && !strcmp(dot, ".bytes");
   const Op *op = find_op(name, bytes ? (size_t)(dot - name) : strlen(name));
   if (!op || (bytes && !op->sent_bytes)) return false;
-  *out = (Metric){name, NULL, bytes ? METRIC_BYTES : METRIC_COUNT, bytes, 0};
+  *out = (Metric){name, NULL, bytes ? TOPIC_COMM : TOPIC_OPERATORS, bytes ? METRIC_BYTES : METRIC_COUNT, bytes, 0};
   for (size_t k = 0; m && !bytes && k < m->n_ops; k++)
     if (!strcmp(m->ops[k].name, op->name)) out->value = m->ops[k].nodes;
   for (size_t k = 0; m && bytes && k < m->n_kinds; k++)
@@ -253,16 +260,22 @@ size_t metrics_list(const Metrics *m, Arena *arena, Metric **out) {
     if (m->is_plan || !rows[i].of_plans) ARENA_PUSH(arena, list, n, capacity, row_metric(&rows[i], &m->totals));
   for (int c = 0; m->is_plan && c < CATEGORY_COUNT; c++) {
     const char *name = arena_printf(arena, "%s%s", CATEGORY_PREFIX, category_name((Category)c));
-    ARENA_PUSH(arena, list, n, capacity, ((Metric){name, "of peak.device", METRIC_BYTES, true, m->totals.category[c]}));
+    ARENA_PUSH(arena, list, n, capacity, ((Metric){name, "of peak.device", TOPIC_MEMORY, METRIC_BYTES, true, m->totals.category[c]}));
   }
   for (size_t k = 0; k < m->n_kinds; k++) {
     bool fixed = !strcmp(m->kinds[k].kind, "control") || !strcmp(m->kinds[k].kind, "frozen");
     const char *name = arena_printf(arena, "%s.bytes", m->kinds[k].kind);
-    if (!fixed) ARENA_PUSH(arena, list, n, capacity, ((Metric){name, NULL, METRIC_BYTES, true, m->kinds[k].bytes}));
+    if (!fixed) ARENA_PUSH(arena, list, n, capacity, ((Metric){name, NULL, TOPIC_COMM, METRIC_BYTES, true, m->kinds[k].bytes}));
   }
-  for (size_t k = 0; k < m->n_ops; k++) ARENA_PUSH(arena, list, n, capacity, ((Metric){m->ops[k].name, NULL, METRIC_COUNT, false, m->ops[k].nodes}));
+  for (size_t k = 0; k < m->n_ops; k++) ARENA_PUSH(arena, list, n, capacity, ((Metric){m->ops[k].name, NULL, TOPIC_OPERATORS, METRIC_COUNT, false, m->ops[k].nodes}));
   *out = list;
   return n;
+}
+
+bool metric_is_listed(const Metric *list, size_t n, const char *name) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(list[i].name, name)) return true;
+  return false;
 }
 
 const char *metric_text(const Metric *metric, char out[METRIC_TEXT_BYTES]) {

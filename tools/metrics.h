@@ -13,8 +13,13 @@
 
 typedef enum MetricUnit { METRIC_COUNT, METRIC_BYTES } MetricUnit;
 
+// What a number or a difference is about; the words of --only and --ignore.
+typedef enum Topic { TOPIC_COMM, TOPIC_MEMORY, TOPIC_ORDER, TOPIC_OPERATORS, TOPIC_PRECISION, TOPIC_PARAMETERS, TOPIC_OPTIONS, TOPIC_COUNT } Topic;
+const char *topic_name(Topic topic);
+
 typedef struct Metric {
   const char *name, *help;     // help: a phrase; NULL for operators
+  Topic topic;
   MetricUnit unit;
   bool of_plans;               // means nothing to a graph that is no plan
   int64_t value;
@@ -34,6 +39,8 @@ MUST_USE Status metric_unknown(const char *name, Arena *arena);       // that er
 
 // All that the graph has: fixed names in the table's order, then operators that occur, by name. Returns their number.
 size_t metrics_list(const Metrics *metrics, Arena *arena, Metric **out);
+
+bool metric_is_listed(const Metric *list, size_t n, const char *name);
 
 // "sent_bytes, AllGather.bytes, ...": what can be asked for, one paragraph, for errors and help.
 const char *metrics_names(Arena *arena);

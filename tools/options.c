@@ -254,8 +254,9 @@ Status options_parse(int argc, char **argv, int first, unsigned command, Options
       out->help = true;
       return STATUS_OK;
     } else if (only_arguments || argv[i][0] != '-' || !argv[i][1]) {
-      if (out->input) FAIL(USAGE, NULL, "one file is expected, but there are '%s' and '%s'", out->input, argv[i]);
-      out->input = argv[i];
+      if (out->other) FAIL(USAGE, NULL, "two files are expected, but there are '%s', '%s' and '%s'", out->input, out->other, argv[i]);
+      if (out->input && command != DIFF) FAIL(USAGE, NULL, "one file is expected, but there are '%s' and '%s'", out->input, argv[i]);
+      *(out->input ? &out->other : &out->input) = argv[i];
     } else {
       TRY(parse_option(argc, argv, &i, command, out));
     }

@@ -9,8 +9,6 @@
 #include "json_write.h"
 #include "metrics.h"
 
-enum { ASSUMED_SIZE = 8 };       // of dimensions that the model leaves open: showing needs some size
-
 typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
 
 static int compare_counts(const void *a, const void *b) {
@@ -210,7 +208,7 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
     printf("  %-*s %s\n", columns, flow->inputs[i].name, shape);
   }
   if (graph) {
-    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim and --batch say)\n" : "outputs\n", ASSUMED_SIZE);
+    printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim and --batch say)\n" : "outputs\n", FLOW_ASSUMED_SIZE);
     for (size_t i = 0; i < graph->n_outputs; i++) {
       char type[160];
       printf("  %-*s %s\n", columns, graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
@@ -234,7 +232,7 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
 
 // Types of everything, as far as the model allows.
 static Status understand(Flow *flow, const Options *options) {
-  TRY(flow_import(flow, options, NULL, ASSUMED_SIZE));
+  TRY(flow_import(flow, options, NULL, FLOW_ASSUMED_SIZE));
   CompileOptions compile = compile_options_default();
   PassRun run;
   TRY(flow_pass_run(options, flow->arena, &run));
