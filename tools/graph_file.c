@@ -20,8 +20,7 @@ bool graph_file_is_text(const char *path) { return !strcmp(path, "-") || has_suf
 
 // ---- In -----------------------------------------------------------------------------------------------------------------------
 
-// The whole file in heap memory. `path` "-": standard input.
-static Status read_text(const char *path, char **out, size_t *out_bytes) {
+Status graph_file_read_text(const char *path, char **out, size_t *out_bytes) {
   FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
   if (!file) FAIL(IO, NULL, "cannot open '%s': %s", path, strerror(errno));
   Status s = STATUS_OK;
@@ -62,7 +61,7 @@ static Status open_text(const Options *options, Flow *flow, TextWeights **weight
   size_t bytes;
   flow->arena = arena_create(ARENA_LIMIT_BYTES);
   if (!flow->arena) FAIL(RESOURCE, NULL, "out of memory");
-  TRY(read_text(path, &text, &bytes));
+  TRY(graph_file_read_text(path, &text, &bytes));
   const char *shown = strcmp(path, "-") ? path : "standard input";
   Status s = graph_parse(text, bytes, flow->arena, &flow->graph);
   free(text);
@@ -89,14 +88,31 @@ void graph_file_close(GraphFile *file) {
 
 // ---- Out ----------------------------------------------------------------------------------------------------------------------
 
-static Status write_text(const Options *options, const Graph *graph) {
+static Status print_graph(const Options *options, const Graph *graph, FILE *to) {
   char folder[4096];
   PrintOptions print = {.renumber = options->renumber, .base_dir = folder_of(options, folder, sizeof folder)};
+  return graph_print(graph, &print, to);
+}
+
+Status graph_file_text(const Options *options, const Graph *graph, char **out, size_t *out_bytes) {
+  char *text = NULL;
+  FILE *to = open_memstream(&text, out_bytes);
+  if (!to) FAIL(RESOURCE, NULL, "out of memory for the text of the graph");
+  Status s = print_graph(options, graph, to);
+  bool whole = !ferror(to);
+  whole &= fclose(to) == 0;
+  if (!s && !whole) s = status_fail(STATUS_RESOURCE, NULL, "out of memory for the text of the graph");
+  if (s) free(text);
+  else *out = text;
+  return s;
+}
+
+static Status write_text(const Options *options, const Graph *graph) {
   const char *path = options->output;
-  if (!path || !strcmp(path, "-")) return graph_print(graph, &print, stdout);
+  if (!path || !strcmp(path, "-")) return print_graph(options, graph, stdout);
   FILE *file = fopen(path, "wb");
   if (!file) FAIL(IO, NULL, "cannot write '%s': %s", path, strerror(errno));
-  Status s = graph_print(graph, &print, file);
+  Status s = print_graph(options, graph, file);
   if (fclose(file) && !s) s = status_fail(STATUS_IO, NULL, "cannot write '%s': %s", path, strerror(errno));
   return s;
 }

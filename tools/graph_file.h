@@ -22,6 +22,12 @@ MUST_USE Status graph_file_open(const Options *options, GraphFile *out);
 MUST_USE Status graph_file_open_assuming(const Options *options, int64_t open_size, GraphFile *out);
 void graph_file_close(GraphFile *file);
 
+// The whole of a text file, "-": standard input; heap.
+MUST_USE Status graph_file_read_text(const char *path, char **out, size_t *out_bytes);
+
+// The text that would be written; heap.
+MUST_USE Status graph_file_text(const Options *options, const Graph *graph, char **out, size_t *out_bytes);
+
 // Writes to options->output by its suffix; text to standard output where none is named.
 MUST_USE Status graph_file_write(const Options *options, const Graph *graph);
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check_text.h"
 #include "command.h"
 #include "expect.h"
 #include "graph_file.h"
@@ -31,6 +32,17 @@ static Status run_passes(const Options *options, Flow *flow) {
   return passes_run(flow->graph, passes, &compile, &run);
 }
 
+// Lines and numbers: both are told.
+static Status check_both(const Options *options, const Graph *graph) {
+  Status lines = check_text_graph(options, graph), numbers = expect_check(options, graph);
+  if (!lines || status_code(numbers) != STATUS_CHECK) {
+    if (numbers) status_free(lines);
+    return numbers ? numbers : lines;
+  }
+  status_free(numbers);
+  return lines;
+}
+
 Status command_opt(const Options *options) {
   if (options->list_passes) {
     list_passes();
@@ -38,11 +50,12 @@ Status command_opt(const Options *options) {
   }
   if (options->equivalent) return command_equivalent(options);
   TRY(expect_parse(options));
+  TRY(check_text_parse(options));
   GraphFile file;
   Status s = graph_file_open(options, &file);
   if (!s) s = run_passes(options, &file.flow);
-  if (!s) s = graph_file_write(options, file.flow.graph);
-  if (!s) s = expect_check(options, file.flow.graph);
+  if (!s && (options->output || !options->check)) s = graph_file_write(options, file.flow.graph);
+  if (!s) s = check_both(options, file.flow.graph);
   graph_file_close(&file);
   return s;
 }

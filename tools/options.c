@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../ir/decimal.h"
+#include "../ir/edit_distance.h"
 #include "json_write.h"
 
 typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
@@ -30,26 +31,6 @@ static const Row rows[] = {     // a heading is a row of no command
 #undef OPTION
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
-
-static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
-
-// Levenshtein distance; words beyond 63 characters are far from everything.
-static size_t edit_distance(const char *a, const char *b) {
-  enum { MAX = 63 };
-  size_t na = strlen(a), nb = strlen(b), row[MAX + 1];
-  if (na > MAX || nb > MAX) return MAX;
-  for (size_t j = 0; j <= nb; j++) row[j] = j;
-  for (size_t i = 1; i <= na; i++) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= nb; j++) {
-      size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = min_size(replaced, min_size(row[j], row[j - 1]) + 1);
-    }
-  }
-  return row[nb];
-}
 
 const char *options_nearest(const char *word, const char *const *names, int n) {
   size_t best = strlen(word) / 3 + 1;
