@@ -217,7 +217,7 @@ static uint64_t key_cause(const Side *s, const Node *n) {
 }
 static uint64_t key_op(const Side *s, const Node *n) {
   (void)s;
-  return hash_mix(hash_text(n->op->name), (uint64_t)n->phase * 2 + n->backward);
+  return hash_mix(hash_mix(hash_text(n->op->name), (uint64_t)n->phase * 2 + n->backward), hash_text(n->cause.param));
 }
 static uint64_t key_op_types(const Side *s, const Node *n) {
   uint64_t h = key_op(s, n);
@@ -289,12 +289,12 @@ static void match_nodes(Matching *m) {
   match_by(m, key_around, false);
   match_by(m, key_origin_op, false);
   match_neighbours(m);
+  match_by(m, key_cause, true);
   match_between(m, key_op_types);
   match_neighbours(m);
   match_between(m, key_op);
   match_neighbours(m);
   match_by(m, key_origin, false);
-  match_by(m, key_cause, true);
   match_between(m, key_types);
 }
 

@@ -144,7 +144,8 @@ static Found match_regex(Matcher *m, const CheckLine *line, Span region, Span *o
   if (error) {
     char message[160];
     regerror(error, &regex, message, sizeof message);
-    if (!m->broken) m->broken = status_fail(STATUS_MALFORMED, NULL, "%s:%d: %s: invalid regular expression '%s': %s", m->file->name, line->line, line->directive, text, message);
+    if (!m->broken)
+      m->broken = status_fail(STATUS_MALFORMED, NULL, "%s:%d: %s: invalid regular expression '%s': %s", m->file->name, line->line, line->directive, text, message);
     return NOT_FOUND;
   }
   groups[0] = (regmatch_t){0, (regoff_t)(region.end - region.at)};

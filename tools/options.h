@@ -29,6 +29,7 @@ typedef RealList OptionREALS;
 
 typedef struct Options {
   const char *input;            // the one positional argument: MODEL, PLAN, CHECKPOINT; NULL: none
+  const char *other;            // DIFF: the second one
   bool help;
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) Option##kind field;
 #include "options.def"
