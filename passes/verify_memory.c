@@ -133,6 +133,7 @@ static void tell(Memory *m, const char *code, const Node *node, const Value *v, 
 static void check_holds(Memory *m, const Node *node, const Value *v) {
   if (!is_placed(m, v) || value_bytes(v) == 0) return;
   Segment wrong;
+  m->proof->counts.reads++;
   if (space_holds(range_of(m, v), m->contents[v->id], &wrong)) return;
   if (wrong.label == LABEL_NOTHING) tell(m, "uninitialized", node, v, "reads bytes that nothing has written", NULL);
   else tell(m, "overwritten", node, v, NULL, &wrong);

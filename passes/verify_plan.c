@@ -1,5 +1,6 @@
 #include "verify_plan.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ static const char *param_of(const Graph *g, const Node *node, const Value *value
 }
 
 void proof_defect(Proof *proof, const char *code, const Node *node, const Value *value, const char *format, ...) {
+  assert(plan_code_find(code));
   if (proof->n_defects >= PLAN_DEFECTS_MAX) return;
   char text[512];
   va_list args;

@@ -1,54 +1,139 @@
 // tessera verify: the static proof of a plan file; exit 1 names every defect.
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "../passes/verify_plan.h"
 #include "command.h"
 #include "compile_flow.h"
 #include "json_write.h"
+#include "progress.h"
 
-static void print_json(const PlanDefect *defects, size_t n) {
+typedef struct Proof {
+  const Graph *graph;
+  Arena *arena;
+  const PlanDefect *defects;
+  size_t n;
+  PlanCounts counts;
+} Proof;
+
+static void print_json(const Proof *p) {
   JsonWriter w = {.to = stdout};
   json_write_object(&w, NULL);
-  json_write_bool(&w, "ok", n == 0);
+  json_write_bool(&w, "ok", p->n == 0);
   json_write_array(&w, "defects");
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < p->n; i++) {
+    const PlanDefect *d = &p->defects[i];
     json_write_object(&w, NULL);
-    json_write_text(&w, "code", defects[i].code);
-    if (defects[i].step >= 0) json_write_int(&w, "step", defects[i].step);
+    json_write_text(&w, "code", d->code);
+    if (d->step >= 0) json_write_int(&w, "step", d->step);
     else json_write_null(&w, "step");
-    json_write_text(&w, "op", defects[i].op);
-    json_write_text(&w, "param", defects[i].param);
-    json_write_text(&w, "what", defects[i].what);
+    json_write_text(&w, "op", d->op);
+    json_write_text(&w, "param", d->param);
+    json_write_text(&w, "what", d->what);
     json_write_end_object(&w);
   }
   json_write_end_array(&w);
+  json_write_object(&w, "checked");
+  json_write_int(&w, "steps", (int64_t)p->graph->n_nodes);
+  json_write_int(&w, "collectives", (int64_t)p->counts.collectives);
+  json_write_int(&w, "waits", (int64_t)p->counts.waits);
+  json_write_int(&w, "buckets", (int64_t)p->graph->n_buckets);
+  json_write_int(&w, "buffers", (int64_t)p->graph->n_buffers);
+  json_write_int(&w, "reads", (int64_t)p->counts.reads);
+  json_write_int(&w, "accesses", (int64_t)p->counts.accesses);
+  json_write_end_object(&w);
   json_write_end_object(&w);
 }
 
-static void print_text(const Options *options, const Graph *graph, const PlanDefect *defects, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    printf("%s: ", defects[i].code);
-    if (defects[i].step >= 0) printf("step %lld (%s): ", (long long)defects[i].step, defects[i].op);
-    printf("%s", defects[i].what);
-    if (defects[i].param) printf(" [%s]", defects[i].param);
+// ---- Text ---------------------------------------------------------------------------------------------------------------------
+
+static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
+
+static void print_queues(const Graph *g) {
+  bool used[QUEUE_COUNT] = {false};
+  const char *before = "";
+  for (size_t i = 0; i < g->n_nodes; i++) used[g->nodes[i]->queue] = true;
+  for (int q = 0; q < QUEUE_COUNT; q++) {
+    if (!used[q]) continue;
+    printf("%s%s", before, queue_name((Queue)q));
+    before = ", ";
+  }
+}
+
+static void print_proved(const Options *options, const Proof *p) {
+  const Graph *g = p->graph;
+  PlanBytes bytes = plan_bytes(g, p->arena);
+  int ranks = mesh_ranks(&g->mesh);
+  int64_t params = 0;
+  char peak[32], sent[32];
+  for (size_t b = 0; b < g->n_buckets; b++) params += g->buckets[b].n_params;
+  printf("%s: ok\n", options->input);
+  printf("  steps       %zu, each takes and makes what its operator says\n", g->n_nodes);
+  printf("  sends       %zu collective%s, the same in the same order on all %d rank%s; %s a rank and step, as the formula says with what is saved\n",
+         p->counts.collectives, plural(p->counts.collectives), ranks, plural((size_t)ranks), bytes_text(bytes.sent_bytes, sent));
+  printf("  ownership   %zu bucket%s of %" PRId64 " parameter tensors: loaded, summed over ranks and micro-batches, and updated once\n", g->n_buckets,
+         plural(g->n_buckets), params);
+  printf("  memory      %zu buffer%s, %s a process: in %zu reads every value is where it was made, and gathered ones lie between gather and release\n",
+         g->n_buffers, plural(g->n_buffers), bytes_text(bytes.peak_bytes, peak), p->counts.reads);
+  printf("  order       queues ");
+  print_queues(g);
+  printf(" with %zu wait%s: in %zu accesses no two unordered steps meet in the same bytes; no step waits in a circle\n", p->counts.waits, plural(p->counts.waits),
+         p->counts.accesses);
+}
+
+static void print_code(const Proof *p, const PlanCode *code) {
+  bool named = false;
+  for (size_t i = 0; i < p->n; i++) {
+    const PlanDefect *d = &p->defects[i];
+    if (strcmp(d->code, code->code)) continue;
+    if (!named) printf("%s (%s): %s\n", code->code, code->group, code->meaning);
+    named = true;
+    if (d->step >= 0) printf("  step %lld (%s): %s", (long long)d->step, d->op, d->what);
+    else printf("  %s", d->what);
+    if (d->param) printf(" [%s]", d->param);
     printf("\n");
   }
-  if (n) printf("%s: %zu defect%s%s\n", options->input, n, n == 1 ? "" : "s", n == PLAN_DEFECTS_MAX ? " (more are not shown)" : "");
-  else printf("%s: ok: agreement, lifetimes, overlap, ownership and locations hold for %zu steps\n", options->input, graph->n_nodes);
+}
+
+// The first one found is the likeliest cause: its code comes first, then the others by groups.
+static void print_defects(const Options *options, const Proof *p) {
+  const PlanCode *first = plan_code_find(p->defects[0].code);
+  print_code(p, first);
+  for (const PlanCode *c = plan_codes; c->code; c++)
+    if (c != first) print_code(p, c);
+  printf("%s: %zu defect%s%s; the first found: %s\n", options->input, p->n, plural(p->n), p->n == PLAN_DEFECTS_MAX ? " (more are not shown)" : "", first->code);
+}
+
+static Status print_guarded(const Options *options, const Proof *p) {
+  ARENA_GUARD(p->arena);
+  if (options->json) print_json(p);
+  else if (p->n) print_defects(options, p);
+  else print_proved(options, p);
+  ARENA_RETURN(p->arena, STATUS_OK);
+}
+
+static void print_codes(void) {
+  for (const PlanCode *c = plan_codes; c->code; c++) {
+    if (c == plan_codes || strcmp(c->group, c[-1].group)) printf("%s\n", c->group);
+    printf("  %-22s %s\n", c->code, c->meaning);
+  }
 }
 
 static Status verify(Flow *flow, const Options *options) {
   TRY(flow_open(options, flow));
   if (!flow->is_plan) FAIL(USAGE, NULL, "'%s' is a model, not a plan; 'tessera compile' makes one of it", options->input);
-  const PlanDefect *defects = NULL;
-  size_t n = 0;
-  TRY(verify_plan(flow->graph, flow->arena, &defects, &n, NULL));
-  if (options->json) print_json(defects, n);
-  else print_text(options, flow->graph, defects, n);
-  return command_exit_silently(n ? STATUS_CHECK : STATUS_OK);
+  Proof p = {.graph = flow->graph, .arena = flow->arena};
+  TRY(verify_plan(p.graph, p.arena, &p.defects, &p.n, &p.counts));
+  TRY(print_guarded(options, &p));
+  return command_exit_silently(p.n ? STATUS_CHECK : STATUS_OK);
 }
 
 Status command_verify(const Options *options) {
+  if (options->codes) {
+    print_codes();
+    return STATUS_OK;
+  }
   Flow flow = {0};
   Status status = verify(&flow, options);
   flow_finish(&flow);

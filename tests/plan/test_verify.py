@@ -392,6 +392,48 @@ def check_run_refuses(tmp, plan):
     check(p.returncode == 1 and "never_reduced" in p.stderr and "step 0" not in p.stdout, "run of a broken plan: exit %d: %s" % (p.returncode, p.stderr))
 
 
+def say(tmp, plan):
+    path = os.path.join(tmp, "said.onnx")
+    onnx.save(plan, path)
+    p = subprocess.run([TESSERA, "verify", path], capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stdout
+
+
+def check_text(tmp, plan):
+    """What a person reads: what was proved; or the defects by code, the first one's first, each code with its meaning once."""
+    code, text = say(tmp, plan)
+    check(code == 0 and all(w in text for w in (": ok", "%d, each" % len(plan.graph.node), "collectives", "ownership", "memory", "order", "queues compute")),
+          "what is proved: %s" % text)
+    broken = copy.deepcopy(plan)
+    for n in nodes(broken, "Adam"):
+        n.input[4] = "tessera.micro"
+        meta(n, "guard", "")
+    code, text = say(tmp, broken)
+    heads = [line for line in text.splitlines()[:-1] if not line.startswith("  ")]
+    check(code == 1 and len(heads) == len({h.split()[0] for h in heads}) and "wrong_input (ownership)" in heads[0] and "the first found: wrong_input" in text,
+          "defects by code: %s" % text)
+    known = subprocess.run([TESSERA, "verify", "--codes"], capture_output=True, text=True).stdout
+    check(all("\n  %s " % h.split()[0] in known for h in heads), "codes that --codes does not list: %s" % heads)
+
+
+def check_queues(tmp, plan):
+    """Queues and waits edited by hand: a gather on another queue whose readers do not wait, a wait in a circle, one for a later step."""
+    gather = nodes(plan, "AllGather", guard="read_begin")[0]
+    after = plan.graph.node[[n.name for n in plan.graph.node].index(gather.name) + 1]
+    collectives = {"AllGather", "ReduceScatter", "AllReduce"}
+
+    def to_comm(p):
+        for n in p.graph.node:
+            if n.op_type in collectives:
+                meta(n, "queue", "comm")
+    expect(tmp, "collectives on comm without a wait", plan, to_comm, ["missing_wait"])
+    expect(tmp, "one gather on another queue", plan, lambda p: meta(by_name(p, gather), "queue", "io"), ["deadlock"])
+    expect(tmp, "a wait on one queue", plan, lambda p: meta(by_name(p, after), "waits", json.dumps([gather.name])), ["bad_wait"])
+    expect(tmp, "two steps that wait for each other", plan, lambda p: meta(by_name(p, gather), "waits", json.dumps([after.name])), ["deadlock"])
+    expect(tmp, "a wait for nobody", plan, lambda p: meta(by_name(p, after), "waits", '["nobody"]'), [], or_malformed=True)
+    expect(tmp, "an unknown queue", plan, lambda p: meta(by_name(p, after), "queue", "disk"), [], or_malformed=True)
+
+
 def check_hostile(tmp, plan):
     """Random metadata: an answer, never a crash."""
     rng = random.Random(5)
@@ -436,6 +478,8 @@ def main():
             check_recipe(tmp, plan)
         check_owners(tmp, replicated)
         check_run_refuses(tmp, sharded)
+        check_text(tmp, small)
+        check_queues(tmp, small)
         check_hostile(tmp, sharded)
     print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
     sys.exit(1 if failures else 0)
