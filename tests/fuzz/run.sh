@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds one fuzz target with clang and runs it:  tests/fuzz/run.sh fuzz_import SECONDS [CORPUS_FOLDER]
-# Exit code 77: no clang or no libFuzzer here.
+# A folder that is empty starts with what tests/fuzz/corpus holds. With `keep` for SECONDS, the least files of the folder (build/fuzz/corpus/TARGET by
+# default) that reach what all of them reach are put there instead. Exit code 77: no clang or no libFuzzer here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=$1 seconds=$2 out=build/fuzz
-corpus=${3:-$out/corpus}
+corpus=${3:-$out/corpus/$target} kept=tests/fuzz/corpus/$target.tar.xz
 command -v clang >/dev/null || { echo "no clang: run tools/setup"; exit 77; }
 mkdir -p "$out" "$corpus"
 flags=(-g -O1 -w -D_GNU_SOURCE -std=gnu17 -ffp-contract=off -I. -isystem .deps/schema)
@@ -30,4 +31,12 @@ compile gcc loops_avx2.o kernels/loops.c -DLOOPS_ISA=avx2 -mavx2 -mfma
 compile gcc loops_avx512.o kernels/loops.c -DLOOPS_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
 clang "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/$target.c" "${objects[@]}" -o "$out/$target" \
   -lprotobuf-c -lcrypto -lxxhash -ljansson -ldnnl -lm -lpthread -lgomp || { echo "no libFuzzer: run tools/setup"; exit 77; }
+if [ "$seconds" = keep ]; then
+  least=$(mktemp -d)
+  "$out/$target" -set_cover_merge=1 -max_len=20000 -rss_limit_mb=2048 "$least" "$corpus"
+  tar --create --xz --file "$kept" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --directory "$least" .
+  rm -r "$least"
+  exit
+fi
+if [ -z "$(ls -A "$corpus")" ]; then python3 -m tarfile -e "$kept" "$corpus"; fi      # needs no xz program
 "$out/$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=65536 -artifact_prefix="$out/" "$corpus"
