@@ -104,7 +104,7 @@ def text_block(tessera, block, cwd):
 
 
 def shell_block(tessera, block, cwd):
-    env_path = f"{pathlib.Path(tessera).parent}:/usr/bin:/bin"
+    env_path = f"{pathlib.Path(tessera).parent}:{ROOT / 'tools'}:/usr/bin:/bin"
     if re.search(r"^\s*! ", block, flags=re.M):
         return "a line that starts with '!' never fails under bash -e; write: COMMAND && exit 1\n"
     p = subprocess.run(["bash", "-euo", "pipefail", "-c", block], cwd=cwd, env={"PATH": env_path, "HOME": str(cwd)}, capture_output=True,
