@@ -25,6 +25,24 @@ static const char *find(const MetaPair *pairs, size_t n, const char *key) {
   return NULL;
 }
 
+static bool has_comparison(const char *key) {
+  static const char *const keys[] = {"role", "trainable", "dtype", "placement", "tier", "layout", "of", "carry", "bucket", "state_name", "loc", "doc", "phase",
+                                     "backward", "generated", "origin", "cause.param", "cause.node", "cause.pass", "queue", "guard", "region", "workspace",
+                                     "scratch", "waits", META_SHARDING};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (!strcmp(key, keys[i])) return true;
+  return false;
+}
+
+void differ_change_other_pairs(Differ *d, const char *what, const MetaPair *x, size_t nx, const MetaPair *y, size_t ny, const Node *n, const Node *o) {
+  for (size_t i = 0; i < nx; i++) {
+    const char *after = find(y, ny, x[i].key);
+    if (!has_comparison(x[i].key)) differ_change(d, TOPIC_OPTIONS, what, x[i].key, x[i].text, after ? after : "default", n, o);
+  }
+  for (size_t i = 0; i < ny; i++)
+    if (!has_comparison(y[i].key) && !find(x, nx, y[i].key)) differ_change(d, TOPIC_OPTIONS, what, y[i].key, "default", y[i].text, n, o);
+}
+
 static void compare_pair(Differ *d, const char *key, const char *before, const char *after) {
   if (differ_same_text(before, after)) return;
   if (!before) before = "default";

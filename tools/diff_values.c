@@ -50,6 +50,9 @@ static void compare_value(Differ *d, const Value *v, const Value *w) {
     const char *after = w->bucket >= 0 && (size_t)w->bucket < d->b->n_buckets ? differ_bucket(d, &d->b->buckets[w->bucket]) : "none";
     differ_change(d, TOPIC_PARAMETERS, what, "lies in", before, strcmp(before, after) ? after : arena_printf(d->arena, "another %s", after), x, y);
   }
+  MetaPair *p, *q;
+  size_t np = meta_of_value(d->a, v, d->arena, &p), nq = meta_of_value(d->b, w, d->arena, &q);
+  differ_change_other_pairs(d, what, p, np, q, nq, x, y);
   if (leaf && v->role == ROLE_CONST && v->type.dtype == w->type.dtype && type_same_shape(&v->type, &w->type)) compare_contents(d, what, v, w);
 }
 
@@ -137,6 +140,7 @@ static void compare_buckets(Differ *d) {
     if (x->trainable != y->trainable) differ_change(d, TOPIC_PARAMETERS, what, "trains", x->trainable ? "yes" : "no", y->trainable ? "yes" : "no", NULL, NULL);
     differ_change_int(d, TOPIC_PARAMETERS, what, "elements", x->elems, y->elems, NULL, NULL);
     differ_change_int(d, TOPIC_PARAMETERS, what, "elements of a shard", x->shard_elems, y->shard_elems, NULL, NULL);
+    differ_change(d, TOPIC_OPTIONS, what, "group", x->group ? x->group : "none", y->group ? y->group : "none", NULL, NULL);
     compare_bucket_params(d, x, y);
   }
   for (size_t i = 0; i < d->b->n_buckets; i++) {

@@ -2,6 +2,7 @@
 #ifndef TESSERA_DIFFER_H
 #define TESSERA_DIFFER_H
 
+#include "../ir/meta.h"
 #include "graph_diff.h"
 
 typedef struct Differ {
@@ -18,6 +19,9 @@ void differ_note(Differ *d, const char *text);
 void differ_change(Differ *d, Topic topic, const char *what, const char *field, const char *before, const char *after, const Node *x, const Node *y);
 void differ_change_int(Differ *d, Topic topic, const char *what, const char *field, int64_t before, int64_t after, const Node *x, const Node *y);
 void differ_change_type(Differ *d, Topic topic, const char *what, const char *field, const Type *x, const Type *y, const Node *n, const Node *o);
+
+// What values and nodes carry in text and has no comparison of its own: a pair that is new to a Graph is told without a change here.
+void differ_change_other_pairs(Differ *d, const char *what, const MetaPair *x, size_t nx, const MetaPair *y, size_t ny, const Node *n, const Node *o);
 
 const char *differ_node(const Differ *d, const Node *node);                          // "MatMul of 'fc1'", "AllGather for 'w1'"
 const char *differ_value(const Differ *d, const Graph *graph, const Value *value);   // "param 'w1'"; NULL: "none"

@@ -206,6 +206,9 @@ static void compare_nodes(Differ *d, const Node *x, const Node *y) {
     const char *other = arena_printf(d->arena, "another, '%s'", region_text(d->b, y));
     if (!both || d->m->buffer_of_a[x->region] != y->region) differ_change(d, TOPIC_COMM, what, "region", region_text(d->a, x), other, x, y);
   }
+  MetaPair *p, *q;
+  size_t np = meta_of_node(d->a, x, d->arena, &p), nq = meta_of_node(d->b, y, d->arena, &q);
+  differ_change_other_pairs(d, what, p, np, q, nq, x, y);
   if (!x->n_shardings && !y->n_shardings) return;
   const char *before = x->n_shardings ? sharding_node_text(x, d->arena) : "none", *after = y->n_shardings ? sharding_node_text(y, d->arena) : "none";
   differ_change(d, TOPIC_OPTIONS, what, "device configurations", before, after, x, y);
