@@ -48,9 +48,15 @@ static Status run_step(RankState *r, const Step *step) {
 
 static Status run_phase(RankState *r, const StepProgram *program, Phase phase) {
   const Step *steps = program->steps[phase];
+  int variant = (int)(program - r->programs);
+  int64_t step = phase == PHASE_INIT ? -1 : r->clock.step;
   for (size_t i = 0; i < program->n_steps[phase]; i++) {
+    const Node *node = steps[i].context.node;
+    TraceLane *lane = r->lanes[node->queue];
+    int64_t begin_ns = trace_clock(lane);
     Status status = run_step(r, &steps[i]);
     if (status) return step_error(r, &steps[i], status);
+    trace_record(lane, variant, node, step, r->clock.micro, begin_ns, begin_ns);
   }
   return NULL;
 }
@@ -273,6 +279,7 @@ static Status start_threads(Executor *e) {
     rank->executor = e;
     rank->rank = r;
     rank->comm = team_comm(e->team, r);
+    for (int q = 0; q < QUEUE_COUNT; q++) rank->lanes[q] = trace_lane(e->options.trace, r, (Queue)q);
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);

@@ -35,6 +35,7 @@ typedef struct ExecutorOptions {
   int64_t fault_step;
   Comm *(*wrap_comm)(void *self, Comm *comm);   // testing: what rank comm->rank is given in place of its endpoint (comm_delay_create); must outlive
   void *wrap_self;                              // the executor. NULL: the endpoint itself
+  struct Trace *trace;      // trace.h: takes down when each step runs; made for the same plan; NULL: none
   bool grows;               // executor_add_variant may be called: address space is reserved for arenas as large as the machine's memory
 } ExecutorOptions;
 
@@ -49,8 +50,9 @@ typedef struct Executor Executor;
 MUST_USE Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out);
 void executor_destroy(Executor *executor);          // NULL is fine. Where a rank hangs (executor_run said so) it frees nothing: end the process
 
-// Takes up plan->variants[n] that plan_add_variant has appended since: prepares its kernels and makes the arenas larger where it needs that.
-// Between runs only. USAGE without `grows`; RESOURCE when the machine has not the memory. After an error of a kernel the executor has stopped.
+// Takes up plan->variants[n] that plan_add_variant has appended since (a trace must have it already): prepares its kernels and makes the arenas
+// larger where it needs that. Between runs only. USAGE without `grows`; RESOURCE when the machine has not the memory. After an error of a kernel the
+// executor has stopped.
 MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 
 // `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { N_OUTPUTS = 6 };
+enum { N_OUTPUTS = 7 };
 typedef struct Output { const char *option, *path; } Output;
 
 static void list_outputs(const Options *o, Output out[N_OUTPUTS]) {
   const Output all[N_OUTPUTS] = {{"-o", o->output}, {"--report", o->report}, {"--log", o->log}, {"--dump-grads", o->dump_grads}, {"--reproducer", o->reproducer},
-                                 {"--html", o->html}};
+                                 {"--html", o->html}, {"--trace", o->trace}};
   memcpy(out, all, sizeof all);
 }
 

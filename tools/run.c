@@ -16,6 +16,7 @@
 #include "command.h"
 #include "compile_flow.h"
 #include "overwrites.h"
+#include "profile.h"
 #include "progress.h"
 #include "report.h"
 #include "resume.h"
@@ -72,6 +73,7 @@ typedef struct Run {
   int64_t micro_batches;       // M, over all ranks
   int64_t steps;               // to do; -1: until a stream ends
   Executor *executor;
+  Trace *trace;                // NULL: nobody asked for one
   int64_t done;                // steps of this run
   History history;
   Progress progress;
@@ -233,6 +235,7 @@ static Status add_program(Run *run, int variant) {
   if (run->flow.is_plan) FAIL(MALFORMED, NULL, "the data have batches of another shape than the plan was made for; run the model, which takes them all");
   TRY(flow_add_variant(&run->flow, run->options, run->data, variant, &program));
   TRY(data_bind(run->data, variant, program));
+  if (run->trace) TRY(trace_add_variant(run->trace, program));
   if (run->executor) TRY(executor_add_variant(run->executor, program));
   run->programs[variant] = run->flow.plan.n_variants - 1;
   launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time
@@ -347,6 +350,7 @@ static Status check_targets(const Options *o) {
     if (status) return status_context(status, "--save");
   }
   TRY(check_target("log", o->log));
+  TRY(check_target("trace", o->trace));
   return check_target("dump-grads", o->dump_grads);
 }
 
@@ -379,6 +383,8 @@ static Status prepare(Run *run) {
     .grows = run->stream && may_vary(run),
   };
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
+  TRY(profile_open(o, &run->flow.plan, &run->trace));
+  executor.trace = run->trace;
   launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
   return executor_create(&run->flow.plan, run->weights, &run->moved_feed, &executor, &run->executor);
 }
@@ -505,6 +511,7 @@ static Status do_run(Run *run) {
   progress_finish(&run->progress);
   if (log && fclose(log) && !status) status = status_fail(STATUS_IO, NULL, "cannot write the log '%s'", o->log);
   TRY(status);
+  TRY(profile_close(o, run->trace, run->done));
   TRY(executor_params_hash(run->executor, run->params_hash));
   TRY(save(run));
   Status stop = run->stop;
@@ -540,6 +547,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   if (reported && status) command_print_error(reported);
   else if (reported) status = reported;
   executor_destroy(run.executor);
+  trace_destroy(run.trace);
   data_close(run.data);
   options_finish(&run.continued);
   checkpoint_close(run.checkpoint);

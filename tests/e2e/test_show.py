@@ -165,6 +165,9 @@ def check_text(tmp):
         check("\033[" not in off.stdout, "NO_COLOR is not respected")
     listed = tessera("show", plan, "--params", "blocks.0.ln1*").stdout
     check("blocks.0.ln1.weight" in listed.split("each parameter")[1] and "attn" not in listed.split("each parameter")[1], "--params PATTERN lists others")
+    for option in (["--comm"], ["--layer", "h.3"], ["--html", os.path.join(tmp, "no.html")]):
+        p = tessera("show", model("mlp"), *option)
+        check(p.returncode == 2 and "about plans" in p.stderr, "show MODEL %s: %d %s" % (option, p.returncode, p.stderr))
     p = tessera("show", model("mlp"), "--params")
     check(p.returncode == 2 and "pattern" in p.stderr.lower(), "show MODEL --params without a pattern: %s" % p.stderr)
 
