@@ -16,14 +16,16 @@ typedef struct Writer {
   Arena *arena;
   const Graph *graph;
   bool *described;                 // values whose metadata stands somewhere already
+  bool plain;                      // no metadata, no producer's name: nothing that only Tessera reads
 } Writer;
 
 // ---- Metadata, types, tensors -------------------------------------------------------------------------------------------------
 
 // Without what has fields of its own; *n becomes the number of entries.
-static Onnx__StringStringEntryProto **make_pairs(Arena *arena, const MetaPair *pairs, size_t *n) {
+static Onnx__StringStringEntryProto **make_pairs(const Writer *w, const MetaPair *pairs, size_t *n) {
+  Arena *arena = w->arena;
   Onnx__StringStringEntryProto **list = LIST(arena, Onnx__StringStringEntryProto, *n);
-  size_t n_pairs = *n;
+  size_t n_pairs = w->plain ? 0 : *n;
   *n = 0;
   for (size_t i = 0; i < n_pairs; i++) {
     if (!strcmp(pairs[i].key, META_CONFIGURATIONS) || !strcmp(pairs[i].key, META_SHARDING)) continue;
@@ -41,7 +43,7 @@ static Onnx__ValueInfoProto *make_value(Writer *w, const Value *v) {
   if (w->described[v->id] || v->weight) return info;
   MetaPair *pairs;
   info->n_metadata_props = meta_of_value(w->graph, v, w->arena, &pairs);
-  info->metadata_props = make_pairs(w->arena, pairs, &info->n_metadata_props);
+  info->metadata_props = make_pairs(w, pairs, &info->n_metadata_props);
   w->described[v->id] = true;
   return info;
 }
@@ -113,7 +115,7 @@ static Onnx__NodeProto *make_node(Writer *w, const Node *node) {
     if (is_written(node, s)) ARENA_PUSH(arena, n->attribute, n->n_attribute, capacity, make_attr(arena, node, s));
   MetaPair *pairs;
   n->n_metadata_props = meta_of_node(w->graph, node, arena, &pairs);
-  n->metadata_props = make_pairs(arena, pairs, &n->n_metadata_props);
+  n->metadata_props = make_pairs(w, pairs, &n->n_metadata_props);
   sharding_export_node(node, arena, n);
   return n;
 }
@@ -140,7 +142,7 @@ static Status make_initializers(Writer *w, Onnx__GraphProto *out) {
     Onnx__TensorProto *t = make_tensor(w->arena, v->weight, v->name);
     MetaPair *pairs;
     t->n_metadata_props = meta_of_value(g, v, w->arena, &pairs);
-    t->metadata_props = make_pairs(w->arena, pairs, &t->n_metadata_props);
+    t->metadata_props = make_pairs(w, pairs, &t->n_metadata_props);
     out->initializer[out->n_initializer++] = t;
     w->described[i] = true;
   }
@@ -171,19 +173,29 @@ static Status make_graph(Writer *w, Onnx__GraphProto **result) {
   return STATUS_OK;
 }
 
-static Status write_model(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
-  Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values)};
+static void add_domains(Writer *w, Onnx__ModelProto *model) {
+  for (size_t i = 0; i < w->graph->n_nodes; i++) {
+    const char *domain = w->graph->nodes[i]->op->domain;
+    bool known = false;
+    for (size_t k = 0; k < model->n_opset_import; k++) known |= !strcmp(model->opset_import[k]->domain, domain);
+    if (!known) model->opset_import[model->n_opset_import++] = message_opset(w->arena, domain, 1);
+  }
+}
+
+static Status write_model(const Graph *graph, bool plain, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values), plain};
   Onnx__ModelProto *model = MESSAGE(arena, Onnx__ModelProto, ONNX__MODEL_PROTO__INIT);
   model->has_ir_version = true;
   model->ir_version = graph->n_configurations ? SHARDING_IR_VERSION : PLAN_IR_VERSION;
-  model->producer_name = message_text("tessera");
+  if (!plain) model->producer_name = message_text("tessera");
   model->opset_import = LIST(arena, Onnx__OperatorSetIdProto, graph->n_nodes + 2);
   model->opset_import[model->n_opset_import++] = message_opset(arena, "", graph->opset);
-  model->opset_import[model->n_opset_import++] = message_opset(arena, "tessera", 1);
+  if (plain) add_domains(&w, model);
+  else model->opset_import[model->n_opset_import++] = message_opset(arena, "tessera", 1);
   TRY(make_graph(&w, &model->graph));
   MetaPair *pairs;
   model->n_metadata_props = meta_of_graph(graph, arena, &pairs);
-  model->metadata_props = make_pairs(arena, pairs, &model->n_metadata_props);
+  model->metadata_props = make_pairs(&w, pairs, &model->n_metadata_props);
   sharding_export_configurations(graph, arena, model);
   size_t n = onnx__model_proto__get_packed_size(model);
   uint8_t *bytes = arena_alloc(arena, n);
@@ -195,16 +207,21 @@ static Status write_model(const Graph *graph, Arena *arena, const void **out_byt
 
 Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
   ARENA_GUARD(arena);
-  ARENA_RETURN(arena, write_model(graph, arena, out_bytes, out_n_bytes));
+  ARENA_RETURN(arena, write_model(graph, false, arena, out_bytes, out_n_bytes));
 }
 
-Status graph_write_onnx(const Graph *graph, const char *path) {
+static Status model_guarded(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  ARENA_GUARD(arena);
+  ARENA_RETURN(arena, write_model(graph, true, arena, out_bytes, out_n_bytes));
+}
+
+static Status write_file(const Graph *graph, bool plain, const char *path) {
   Arena *arena = arena_create(0);
   if (!arena) FAIL(RESOURCE, NULL, "out of memory");
   const void *bytes;
   size_t n_bytes;
   AtomicFile file = {.fd = -1};
-  Status status = graph_to_onnx(graph, arena, &bytes, &n_bytes);
+  Status status = plain ? model_guarded(graph, arena, &bytes, &n_bytes) : graph_to_onnx(graph, arena, &bytes, &n_bytes);
   if (!status) status = atomic_begin(path, &file);
   if (!status) status = atomic_write(&file, bytes, n_bytes);
   if (!status) status = atomic_commit(&file);
@@ -212,3 +229,6 @@ Status graph_write_onnx(const Graph *graph, const char *path) {
   arena_destroy(arena);
   return status;
 }
+
+Status graph_write_onnx(const Graph *graph, const char *path) { return write_file(graph, false, path); }
+Status graph_write_model(const Graph *graph, const char *path) { return write_file(graph, true, path); }

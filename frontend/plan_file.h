@@ -12,6 +12,9 @@
 MUST_USE Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes);
 // The same into a file, written beside its place and renamed.
 MUST_USE Status graph_write_onnx(const Graph *graph, const char *path);
+// A graph as a model of plain ONNX, for any program, tessera's importer included: without what Tessera has decided (roles, phases, places). Only for graphs
+// of standard operators that hold nothing of that kind: as model_import gives them.
+MUST_USE Status graph_write_model(const Graph *graph, const char *path);
 
 // Reads a file that graph_to_onnx wrote: no upgrade, no guessing of roles; metadata says everything.
 MUST_USE Status graph_read_onnx(Model *model, Arena *arena, Graph **out);

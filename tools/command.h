@@ -10,6 +10,7 @@ MUST_USE Status command_compile(const Options *options);   // compile.c
 MUST_USE Status command_show(const Options *options);      // show.c
 MUST_USE Status command_verify(const Options *options);    // verify.c
 MUST_USE Status command_export(const Options *options);    // export.c
+MUST_USE Status command_reduce(const Options *options);    // reduce_graph.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
 MUST_USE Status command_synth(const Options *options);     // synth.c
 

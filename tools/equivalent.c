@@ -271,8 +271,8 @@ static Status eval_case(Comparison *c, int64_t number) {
 }
 
 static Status compare_all(Comparison *c) {
-  TRY(open_side(c->options, c->options->input, &c->a));
-  TRY(open_side(c->options, c->options->equivalent, &c->b));
+  TRY(open_side(c->options, c->options->equivalent, &c->a));
+  TRY(open_side(c->options, c->options->input, &c->b));
   TRY(level(c));
   for (int64_t number = 0; number < c->options->cases; number++) {
     TRY(eval_case(c, number));
@@ -292,6 +292,7 @@ Status command_equivalent(const Options *options) {
   if (options->passes || options->output) FAIL(USAGE, NULL, "--equivalent runs no pass and writes nothing: --passes and -o do not go with it");
   if (options->isa && !isa_from_name(options->isa, &c.isa)) FAIL(USAGE, NULL, "--isa: '%s' is unknown", options->isa);
   Status status = compare_all(&c);
+  if (status_code(status) == STATUS_CHECK) status = status_context(status, "A is '%s', B is '%s'", options->equivalent, options->input);
   arena_destroy(c.a.arena);
   arena_destroy(c.b.arena);
   graph_file_close(&c.a.file);

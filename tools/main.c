@@ -27,6 +27,9 @@ static const Command commands[] = {
    "tessera export checkpoint -o trained.onnx"},
   {"opt", OPT, command_opt, "MODEL|TEXT|- [options]", "Runs passes on a graph and prints it: text (.onnxtxt) and binary (.onnx), in and out.",
    "tessera opt model.onnx --batch 8 --passes=infer_types,fold_constants"},
+  {"reduce", REDUCE, command_reduce, "MODEL|TEXT -o OUT [options] -- COMMAND ... {} ...",
+   "Shrinks a graph while COMMAND, with its file in place of {}, still does what it did.",
+   "tessera reduce model.onnx -o small.onnx --match 'the plan is broken' -- tessera run {} --data random --steps 1"},
   {"synth", SYNTH, command_synth, "gpt|llama|mlp|cnn [sizes] -o MODEL.onnx", "Writes a training graph from shapes alone, to compile, show and simulate.",
    "tessera synth gpt --layers 96 --d-model 12288 --heads 96 --vocab 50257 --seq 2048 -o gpt3.onnx"},
 };

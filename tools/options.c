@@ -231,6 +231,11 @@ Status options_parse(int argc, char **argv, int first, unsigned command, Options
   for (int i = first; i < argc; i++) {
     if (!only_arguments && !strcmp(argv[i], "--")) {
       only_arguments = true;
+      if (command & REDUCE) {
+        out->command = (const char *const *)&argv[i + 1];
+        out->n_command = argc - i - 1;
+        return STATUS_OK;
+      }
     } else if (!only_arguments && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
       out->help = true;
       return STATUS_OK;

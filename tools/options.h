@@ -10,7 +10,7 @@
 
 #include "../ir/status.h"
 
-enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128, DIFF = 256 };   // bits of the commands column
+enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128, DIFF = 256, REDUCE = 512 };   // bits of the commands column
 // Further bits: what a plan has decided already; what decides results; what `show` takes without a value, too (then "").
 enum { FIXED = 1 << 16, RESULT = 1 << 17, BARE = 1 << 18 };
 
@@ -30,6 +30,8 @@ typedef RealList OptionREALS;
 typedef struct Options {
   const char *input;            // the one positional argument: MODEL, PLAN, CHECKPOINT; NULL: none
   const char *other;            // DIFF: the second one
+  const char *const *command;   // `reduce`: what follows --
+  int n_command;
   bool help;
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) Option##kind field;
 #include "options.def"

@@ -226,7 +226,7 @@ class Differential:
         p = self.call(*command)
         self.check(p.returncode == 0, "exit %d of tessera %s: %s" % (p.returncode, " ".join(map(str, command)), p.stderr.strip()[-500:]))
         loose = "fuse_gelu" in " ".join(map(str, passes)) or "train" in passes
-        command = ["opt", self.model, "--equivalent", after, *self.common, *bind, *more, "--cases", 2, "--seed", self.case.seed, "--tolerance", 1e-5 if loose else 1e-8]
+        command = ["opt", "--equivalent", self.model, after, *self.common, *bind, *more, "--cases", 2, "--seed", self.case.seed, "--tolerance", 1e-5 if loose else 1e-8]
         p = self.call(*command)
         if "no element of any case is a number" in p.stderr:
             return

@@ -71,7 +71,7 @@ class Builder:
     # ---- leaves ----
 
     def constant(self, data, hint="c"):
-        data = np.ascontiguousarray(data)
+        data = np.array(data, order="C")
         name = self.name(hint)
         self.initializers[name] = data
         return Value(name, data, kind="constant")

@@ -19,6 +19,12 @@ def need(condition, why="does not fit"):
         raise Reject(why)
 
 
+def some(v):
+    """A window wider than its input gives nothing in onnxruntime; Tessera, like PyTorch, refuses it."""
+    need(v.data.size)
+    return v
+
+
 # ---- Values within a range ----
 
 def positive(b, v):
@@ -317,7 +323,7 @@ def conv(b):
     if group > 1:
         attrs["group"] = group
     w = b.param([out, channels // group] + attrs["kernel_shape"], 1 / np.sqrt(np.prod(attrs["kernel_shape"]) * channels))
-    return b.op("Conv", [v, w] + ([b.param([out], 0.2)] if b.chance(0.6) else []), **attrs)
+    return some(b.op("Conv", [v, w] + ([b.param([out], 0.2)] if b.chance(0.6) else []), **attrs))
 
 
 @builder()
@@ -350,7 +356,7 @@ def pool(b):
         attrs["ceil_mode"] = 1
     if kind == "AveragePool" and b.chance(0.4):
         attrs["count_include_pad"] = 1
-    return b.op(kind, [v], **attrs)
+    return some(b.op(kind, [v], **attrs))
 
 
 @builder()
@@ -381,6 +387,8 @@ def resize(b):
     mode = b.pick(["nearest", "linear", "cubic"])
     need(mode != "cubic" or v.rank == 4)
     attrs = {"mode": mode, "coordinate_transformation_mode": b.pick(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])}
+    if attrs["coordinate_transformation_mode"] == "align_corners":     # onnxruntime takes the resized length as a whole number, the standard's tests do not
+        need(all((s * d) % 1 == 0 for s, d in zip(scales, v.shape)))
     if mode == "nearest":
         attrs["nearest_mode"] = b.pick(["floor", "ceil", "round_prefer_floor"])
     if b.opset >= 18 and mode != "nearest" and b.chance(0.3):
