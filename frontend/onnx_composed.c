@@ -238,14 +238,44 @@ static void flex_attention(const Site *site) {
   give(site, 0, cast(site, "out", shared_heads(site, "heads", mixed, &f, true, f.v_head), f.inner, f.dtype));
 }
 
+// ---- com.microsoft: what ONNX Runtime's optimizations make of a forward graph ---------------------------------------------------------------
+
+static const char *op_type(const Site *site) { return text_or_empty(site->from->head->op_type); }
+
+// Gelu, BiasGelu(X, bias), FastGelu(X, bias?).
+static void microsoft_gelu(const Site *site) {
+  Value *x = site_tensor(site, 0), *bias = is_given(site, 1) ? site_tensor(site, 1) : NULL;
+  if (bias) x = one(site, "Add", "biased", 2, (Value *[]){x, bias}, NULL);
+  give(site, 0, one(site, "Gelu", "", 1, &x, ATTRS(A_STRING("approximate", strcmp(op_type(site), "FastGelu") ? "none" : "tanh"))));
+}
+
+static void quick_gelu(const Site *site) {
+  Value *x = site_tensor(site, 0);
+  give(site, 0, one(site, "Swish", "", 1, &x, ATTRS(A_FLOAT("alpha", attr_f(site, "alpha", 1.702f)))));
+}
+
+static void fused_matmul(const Site *site) {
+  Value *a = site_tensor(site, 0), *b = site_tensor(site, 1);
+  if (site_attr_int(site, "transBatchA", 0) || site_attr_int(site, "transBatchB", 0)) {
+    site_problem(site, STATUS_UNSUPPORTED, "transBatchA and transBatchB are not supported; give the model as it was exported, before it was optimized");
+    return;
+  }
+  give(site, 0, b ? one(site, "FusedMatMul", "", 2, (Value *[]){a, b},
+                        ATTRS(A_INT("transA", site_attr_int(site, "transA", 0)), A_INT("transB", site_attr_int(site, "transB", 0)),
+                              A_FLOAT("alpha", attr_f(site, "alpha", 1))))
+                  : NULL);
+}
+
 // ---- The table ----------------------------------------------------------------------------------------------------------------------------
 
 static const struct { const char *domain, *op; void (*handle)(const Site *site); } handlers[] = {
     {"", "SwiGLU", swiglu}, {"", "CausalConvWithState", causal_conv}, {"", "DeformConv", deform_conv},
-    {"ai.onnx.preview", "FlexAttention", flex_attention}};
+    {"ai.onnx.preview", "FlexAttention", flex_attention}, {"com.microsoft", "Gelu", microsoft_gelu}, {"com.microsoft", "BiasGelu", microsoft_gelu},
+    {"com.microsoft", "FastGelu", microsoft_gelu}, {"com.microsoft", "QuickGelu", quick_gelu}, {"com.microsoft", "FusedMatMul", fused_matmul}};
 
 bool import_composed(const Site *site) {
-  const char *op = text_or_empty(site->from->head->op_type), *domain = onnx_domain(site->from->head->domain);
+  const char *op = op_type(site), *domain = onnx_domain(site->from->head->domain);
+  if (site->import->form.kind == FORM_ORT && *domain) return false;       // its gradients stand in the graph: rows run it as it is
   for (size_t i = 0; i < sizeof handlers / sizeof *handlers; i++) {
     if (strcmp(handlers[i].op, op) || strcmp(handlers[i].domain, domain)) continue;
     handlers[i].handle(site);

@@ -210,6 +210,19 @@ static const char *name_today(const char *domain, const char *op) {
   return op;
 }
 
+// What to do about an operator that has no row.
+static const char *what_works(const char *domain, const char *op) {
+  static const char *const of_training[] = {"InPlaceAccumulator", "InPlaceAccumulatorV2", "AdamOptimizer", "AdamWOptimizer", "SGDOptimizer", "SGDOptimizerV2",
+                                            "LambOptimizer"};
+  if (!strcmp(domain, "com.microsoft")) {
+    for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
+      if (!strcmp(op, of_training[i]))
+        return "; it belongs to ONNX Runtime's training artifacts: give training_model.onnx, with checkpoint and optimizer_model.onnx beside it";
+    return "; it is an optimization of ONNX Runtime: give the model as it was exported, before it was optimized";
+  }
+  return *domain && !schema_knows_domain(domain) ? ", and the model defines no such function" : "";
+}
+
 // Every operator that has a row.
 static void import_row_node(const Site *site) {
   const Onnx__NodeProto *head = site->from->head;
@@ -218,7 +231,7 @@ static void import_row_node(const Site *site) {
   if (!op && site->import->form.kind == FORM_ORT) op = op_find("com.microsoft", name);
   if (!op) {
     import_problem(site->import, STATUS_UNSUPPORTED, site->label, "operator %s%s%s is not supported%s", domain, *domain ? "::" : "", name,
-                   *domain && !schema_knows_domain(domain) ? ", and the model defines no such function" : "");
+                   what_works(domain, name));
     site_break(site);
     return;
   }

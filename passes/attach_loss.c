@@ -135,6 +135,22 @@ static Status add_loss(Graph *g, const CompileOptions *options, Value **out) {
 
 // ---- Does it train anything? ----------------------------------------------------------------------------------------------------
 
+// The node nearest to the loss that passes no gradient on to its floats.
+static const Node *cut_off(const Graph *g, const bool *reaches) {
+  for (size_t i = g->n_nodes; i-- > 0;) {
+    const Node *n = g->nodes[i];
+    bool on_the_way = false, has_floats = false, passes_on = false;
+    for (int k = 0; k < n->n_outputs; k++) on_the_way |= n->outputs[k] && reaches[n->outputs[k]->id];
+    for (int k = 0; k < n->n_inputs; k++) {
+      if (!n->inputs[k] || !dtype_is_float(n->inputs[k]->type.dtype) || value_const(n->inputs[k])) continue;
+      has_floats = true;
+      passes_on |= n->op->grad && !(k < 32 && n->op->nondifferentiable >> k & 1);
+    }
+    if (on_the_way && has_floats && !passes_on) return n;
+  }
+  return NULL;
+}
+
 static Status check_reached(const Graph *g) {
   bool *reaches = ARENA_ARRAY(g->arena, bool, g->n_values);
   reaches[g->loss->id] = true;
@@ -161,6 +177,11 @@ static Status check_reached(const Graph *g) {
     FAIL(UNSUPPORTED, NULL,
          "none of the %" PRId64 " trainable parameters ('%s', ...) reaches the loss '%s'; choose another with --loss-output, or check --params",
          n_trainable, example, g->loss->name);
+  const Node *n = cut_off(g, reaches);
+  const char *domain = n ? n->op->domain : "";
+  if (n)
+    FAIL(UNSUPPORTED, n->name, "%s%s%s has no gradient, and no parameter reaches the loss '%s' but through it; train a graph without it, or choose with --params PATTERN",
+         domain, *domain ? "::" : "", n->op->name, g->loss->name);
   FAIL(UNSUPPORTED, NULL, "no parameter trains: the graph has %" PRId64 " parameters, all frozen, and constants; choose with --params PATTERN",
        n_params);
 }

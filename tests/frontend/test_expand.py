@@ -26,7 +26,7 @@ W = np.array([[0.5, -0.2, 0.1], [0.3, 0.8, -0.6], [-0.4, 0.2, 0.9]], np.float32)
 
 def parse(text):
     """A graph in ONNX's text syntax with input x[4,3], parameter W[3,3] and output loss."""
-    return onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18, "own": 1]>\n' + text)
+    return onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18, "own": 1, "com.microsoft": 1]>\n' + text)
 
 
 def finish(body, functions="", opset=18):
@@ -101,6 +101,8 @@ ACCEPTED = {
     "FlexAttention with modifiers": newest(ROWS + """z = ai.onnx.preview.FlexAttention <scale = 0.4, softmax_precision = 11,
         score_mod = sm (double[1,2,2,4] s) => (double[1,2,2,4] r) { wd = Cast <to = 11> (w1) c = Mul (s, wd) r = Tanh (c) },
         prob_mod = pm (double[1,2,2,4] s) => (double[1,2,2,4] r) { r = Mul (s, s) }> (q, k, v)"""),
+    "what onnxruntime's optimizations make": finish("""b = Constant <value = float[3] {0.1,0.2,-0.3}> () m = com.microsoft.FusedMatMul <transB = 1, alpha = 0.7> (x, W)
+        p = com.microsoft.Gelu (m) q = com.microsoft.BiasGelu (p, b) r = com.microsoft.FastGelu (q, b) s = com.microsoft.FastGelu (r) z = com.microsoft.QuickGelu (s)"""),
     "nodes in any order": finish("z = Add (m, c) c = If (p) <then_branch = t () => (float[4,3] a) { a = Neg (m) }, else_branch = e () => (float[4,3] b) { b = Identity (m) }> "
                                  "m = MatMul (x, W) p = Constant <value = bool {1}> ()"),
 }
@@ -136,6 +138,10 @@ REFUSED = {
     "a modifier that changes the shape": (newest(ROWS + """z = ai.onnx.preview.FlexAttention <score_mod = sm (float[1,2,2,4] s) => (float[] r)
         { r = ReduceSum <keepdims = 0> (s) }> (q, k, v)"""), 3, "what score_mod gives is not of the type that it takes"),
     "an unknown preview operator": (newest("z = ai.onnx.preview.FlexAttentio (x, x, x)"), 3, "FlexAttentio is no operator of ai.onnx.preview"),
+    "an optimization of onnxruntime": (finish("m = MatMul (x, W) z = com.microsoft.SkipLayerNormalization (m, x, W)"), 4,
+                                       "com.microsoft::SkipLayerNormalization is not supported; it is an optimization of ONNX Runtime: give the model as it was exported"),
+    "an optimizer of onnxruntime": (finish("m = MatMul (x, W) z = com.microsoft.AdamWOptimizer (m, x)"), 4, "it belongs to ONNX Runtime's training artifacts: give training_model.onnx"),
+    "a gradient of onnxruntime in a forward graph": (finish("m = MatMul (x, W) z = com.microsoft.ReluGrad (m, x)"), 4, "ReluGrad has no gradient"),
     "position beyond the end": (finish("q = SequenceConstruct (x, W) i = Constant <value_int: int = 2> () z = SequenceAt (q, i)"), 3, "position 2 in a sequence of 2"),
 }
 
