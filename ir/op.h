@@ -133,9 +133,10 @@ enum {
   OP_COLLECTIVE = 1 << 0,       // communicates; stays in program order with all other collectives
   OP_SIDE_EFFECT = 1 << 1,      // kept although nobody uses its outputs
   OP_RANDOM = 1 << 2,           // never merged or folded
-  OP_OPTIMIZER = 1 << 3,        // elementwise over (param, grad, state...): may run on any flat slice
+  OP_OPTIMIZER = 1 << 3,        // over (param, grad, scale, lr, t, state...), elementwise in the first: may run on any flat slice (kernels/optimizer.h)
   OP_ELEMENTWISE = 1 << 4,      // output element i depends on element i of the (broadcast) inputs only
   OP_COMMUTATIVE = 1 << 5,
+  OP_DIRECTION = 1 << 7,        // an OP_OPTIMIZER that makes a direction, for a later step to take, in place of the new parameters
   OP_SUMS_RANKS = 1 << 6,       // a collective whose result is a sum over ranks: it has an accumulator
 };
 #define VARIADIC 127

@@ -7,6 +7,11 @@
 
 static const char *axis_name(const Graph *g, int64_t axis) { return axis >= 0 && axis < g->mesh.n_axes ? g->mesh.axes[axis].name : "?"; }
 
+// What is counted by itself, beside the formula, rather than as its collective.
+static bool has_own_kind(const char *kind) { return kind && (!strcmp(kind, "control") || !strcmp(kind, "frozen") || !strcmp(kind, "optimizer")); }
+
+bool ledger_in_formula(const LedgerEntry *entry) { return !has_own_kind(entry->kind); }
+
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   LedgerEntry *entries = NULL;
   size_t n_entries = 0, capacity = 0;
@@ -14,9 +19,8 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
     const Node *n = program->nodes[i];
     if (!n->op->sent_bytes || !n->n_outputs || !n->outputs[0] || !n->n_inputs || !n->inputs[0]) continue;
     const char *kind = attr_string(n, "kind");
-    bool own_kind = kind && (!strcmp(kind, "control") || !strcmp(kind, "frozen"));
     int64_t bytes = n->op->sent_bytes(n);
-    LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = own_kind ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
+    LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = has_own_kind(kind) ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
                      .times = n->phase == PHASE_MICRO ? program->recipe.micro_per_rank : 1,
                      .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->outputs[0]->type.dtype,
                      .accumulator = n->op->flags & OP_SUMS_RANKS ? n->outputs[0]->type.dtype : DTYPE_NONE,

@@ -45,7 +45,7 @@ bool buffer_is_fixed(const Graph *graph, const Buffer *buffer);
 typedef struct LedgerEntry {
   uint32_t step;               // node id
   const char *op;              // "AllGather", ...
-  const char *kind;            // key of by_collective: the op's name, "frozen" or "control"
+  const char *kind;            // key of by_collective: the op's name, or what the formula does not count: "frozen", "control", "optimizer"
   const char *axis;            // mesh axis
   int64_t bytes;               // logical bytes sent per rank and execution, at least 0
   int64_t times;               // executions per step: 1 or micro-batches per rank
@@ -54,6 +54,9 @@ typedef struct LedgerEntry {
   int32_t bucket;              // -1: none
   Cause cause;
 } LedgerEntry;
+
+// Does the byte formula count it? Not frozen parameters, scalars and what only the optimizer needs.
+bool ledger_in_formula(const LedgerEntry *entry);
 
 // Ledger of program `program` in step order; returns the number of entries. In `arena`.
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out);

@@ -10,13 +10,13 @@ typedef struct CollectiveAttrs { int64_t axis, parts, bucket; const char *kind; 
   {"axis", ATTR_INT, offsetof(CollectiveAttrs, axis), .min = 0, .max = MESH_AXES_MAX - 1, .help = "mesh axis"},                                 \
   {"parts", ATTR_INT, offsetof(CollectiveAttrs, parts), .required = true, .min = 1, .max = MESH_RANKS_MAX, .help = "ranks on the axis"},              \
   {"bucket", ATTR_INT, offsetof(CollectiveAttrs, bucket), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "bucket; -1: none"},           \
-  {"kind", ATTR_STRING, offsetof(CollectiveAttrs, kind), .required = true, .help = "param, grad, frozen or control: how the bytes are counted"}
+  {"kind", ATTR_STRING, offsetof(CollectiveAttrs, kind), .required = true, .help = "param, grad, frozen, control or optimizer: how the bytes are counted"}
 static const AttrSpec collective_attrs[] = {COLLECTIVE_ATTRS, {0}};
 
 static Status collective_check(const Node *node) {
   const char *kind = ((const CollectiveAttrs *)node->attrs)->kind;
-  if (strcmp(kind, "param") && strcmp(kind, "grad") && strcmp(kind, "frozen") && strcmp(kind, "control"))
-    FAIL(MALFORMED, node->name, "attribute kind = \"%s\" must be param, grad, frozen or control", kind);
+  if (strcmp(kind, "param") && strcmp(kind, "grad") && strcmp(kind, "frozen") && strcmp(kind, "control") && strcmp(kind, "optimizer"))
+    FAIL(MALFORMED, node->name, "attribute kind = \"%s\" must be param, grad, frozen, control or optimizer", kind);
   return NULL;
 }
 

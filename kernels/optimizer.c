@@ -3,8 +3,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "limbs.h"
 #include "optimizer.h"
 #include "ops.h"
+#include "tensor_piece.h"
 
 Status step_infer(Node *node) {
   const Type *param = &node->inputs[IN_PARAM]->type;
@@ -35,6 +37,32 @@ void step_carry(const KernelContext *c) {
     int input = o ? IN_STATE + o - 1 : IN_PARAM;
     if (has_output(c, o) && c->out[o].data != c->in[input].data) memcpy(c->out[o].data, c->in[input].data, (size_t)type_bytes(c->out[o].type));
   }
+}
+
+bool direction_alias(const Node *node, int output, int input, Alias *out) { return output > 0 && step_alias(node, output, input, out); }
+
+void direction_carry(const KernelContext *c) {
+  for (int o = 1; o < c->n_out; o++)
+    if (has_output(c, o)) copy_unless_same(c->out[o].data, c->in[IN_STATE + o - 1].data, type_bytes(c->out[o].type));
+}
+
+bool apply_alias(const Node *node, int output, int input, Alias *out) {
+  if (output || input != IN_PARAM) return false;
+  *out = (Alias){.kind = ALIAS_UPDATE, .input = IN_PARAM};
+  return true;
+}
+
+Status apply_check(Node *node, int norms) {
+  const Type *param = &node->inputs[IN_PARAM]->type, *rate = &node->inputs[IN_RATE]->type;
+  int64_t limbs = ((const PieceAttrs *)node->attrs)->starts.n * LIMBS * norms;
+  if (!dtype_is_float(param->dtype) || !type_equal(&node->inputs[IN_DIRECTION]->type, param))
+    FAIL(MALFORMED, node->name, "param and direction must be floats of one type");
+  if (rate->dtype != DTYPE_F64 || rate->rank) FAIL(MALFORMED, node->name, "lr must be a double scalar");
+  TRY(pieces_check(node, param));
+  if (norms && (node->inputs[IN_NORMS]->type.dtype != DTYPE_I64 || node->inputs[IN_NORMS]->type.rank != 1 || node->inputs[IN_NORMS]->type.dims[0] != limbs))
+    FAIL(MALFORMED, node->name, "the norms must be int64[%lld]: %d of each parameter", (long long)limbs, norms);
+  node->outputs[0]->type = *param;
+  return STATUS_OK;
 }
 
 double step_grad(const KernelContext *c, int64_t e, double scale) {

@@ -1,4 +1,5 @@
-// What the optimizer rows share. Inputs: param, grad, scale, lr, t, then the states; outputs: param', then the states'.
+// What the optimizer rows share. Inputs: param, grad, scale, lr, t, then the states; outputs: param', then the states'. Rows with OP_DIRECTION are the
+// first of several steps: their first output is a direction for each element, and a later row takes param, direction and lr.
 #ifndef TESSERA_OPTIMIZER_H
 #define TESSERA_OPTIMIZER_H
 
@@ -14,6 +15,16 @@ bool step_alias(const Node *node, int output, int input, Alias *out);
 
 // Outside a plan outputs do not lie over their inputs: they start as copies, then all is in place.
 void step_carry(const KernelContext *c);
+
+// The same for a row with OP_DIRECTION, whose output 0 lies over nothing.
+bool direction_alias(const Node *node, int output, int input, Alias *out);
+void direction_carry(const KernelContext *c);
+
+// The step after a direction: param, direction, lr, then what the rule needs; output: param', over param.
+enum { IN_DIRECTION = 1, IN_RATE, IN_NORMS };
+bool apply_alias(const Node *node, int output, int input, Alias *out);
+// Types of such a row, whose attributes begin with PieceAttrs. norms > 0: input IN_NORMS holds the limbs of so many norms of each parameter.
+MUST_USE Status apply_check(Node *node, int norms);
 
 // Gradient element times scale, rounded in the gradient's dtype.
 double step_grad(const KernelContext *c, int64_t e, double scale);

@@ -61,14 +61,66 @@ static Node *emit_bucket_step(BucketUpdate *u, const Op *op, Value *const *input
 
 enum { STEP_INPUTS = 5 };      // param, grad, scale, lr, step
 
-void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+Value *update_direction(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
   Value *inputs[STEP_INPUTS + STATES_MAX] = {u->param, u->grad, u->scale, u->lr, u->step};
   int n = 0;
-  if (u->lower->emit.status) return;
+  if (u->lower->emit.status) return NULL;
   for (int i = 0; i < n_states; i++)
     if (states[i]) inputs[STEP_INPUTS + n++] = states[i];
   Node *node = emit_bucket_step(u, op, inputs, STEP_INPUTS + n, 1 + n, inputs + STEP_INPUTS, 1, attrs);
-  if (node) u->next = node->outputs[0];
+  return node ? node->outputs[0] : NULL;
+}
+
+void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+  u->next = update_direction(u, op, states, n_states, attrs);
+}
+
+enum { APPLY_ATTRS = 16, APPLY_INPUTS = 8 };
+
+// Where the bucket's parameters lie (PieceAttrs), then `more`, which may be NULL.
+static const AttrInit *piece_attrs(const BucketUpdate *u, const AttrInit *more) {
+  Arena *arena = u->lower->graph->arena;
+  const Bucket *bucket = &u->lower->graph->buckets[u->index];
+  int64_t *sizes = ARENA_ARRAY(arena, int64_t, bucket->n_params);
+  for (int i = 0; i < bucket->n_params; i++) sizes[i] = type_elems(&bucket->types[i]);
+  AttrInit *attrs = ARENA_ARRAY(arena, AttrInit, APPLY_ATTRS);
+  size_t n = 0;
+  attrs[n++] = (AttrInit)A_INTS("starts", bucket->starts, bucket->n_params);
+  attrs[n++] = (AttrInit)A_INTS("sizes", sizes, bucket->n_params);
+  attrs[n++] = (AttrInit)A_INT("parts", u->sharded ? u->lower->ranks : 1);
+  while (more && more->name && n + 1 < APPLY_ATTRS) attrs[n++] = *more++;
+  return attrs;
+}
+
+// Integers that add up over ranks, where each has a part.
+static Value *sum_parts(BucketUpdate *u, Value *parts) {
+  const Cause cause = u->lower->emit.cause;
+  if (!parts || !u->sharded || u->lower->emit.status) return parts;
+  Value *sum = lower_collective(u->lower, &op_AllReduce, parts, -1, "optimizer", cause);
+  u->lower->emit.cause = cause;
+  return sum;
+}
+
+Value *update_norms(BucketUpdate *u, Value *direction) {
+  if (u->lower->emit.status) return NULL;
+  Node *n = emit_bucket_step(u, &op_TensorNorms, INPUTS(u->param, direction), 1, NULL, 1, piece_attrs(u, NULL));
+  return sum_parts(u, n ? n->outputs[0] : NULL);
+}
+
+Value *update_whole(BucketUpdate *u, Value *direction) {
+  const Cause cause = u->lower->emit.cause;
+  if (!direction || !u->sharded || u->lower->emit.status) return direction;
+  Value *whole = lower_collective(u->lower, &op_AllGather, direction, u->index, "optimizer", cause);
+  u->lower->emit.cause = cause;
+  return whole;
+}
+
+void update_apply(BucketUpdate *u, const Op *op, Value *direction, Value *const *more, int n_more, const AttrInit *attrs) {
+  Value *inputs[APPLY_INPUTS] = {u->param, direction, u->lr};
+  if (u->lower->emit.status) return;
+  for (int i = 0; i < n_more; i++) inputs[3 + i] = more[i];
+  Node *n = emit_bucket_step(u, op, inputs, 3 + n_more, 1, NULL, 1, piece_attrs(u, attrs));
+  if (n) u->next = n->outputs[0];
 }
 
 // ---- One bucket ---------------------------------------------------------------------------------------------------------------

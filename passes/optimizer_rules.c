@@ -45,6 +45,31 @@ static void emit_lion(BucketUpdate *u, const CompileOptions *o) {
               ATTRS(A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("weight_decay", o->weight_decay)));
 }
 
+static void emit_lamb(BucketUpdate *u, const CompileOptions *o) {
+  Value *direction = update_direction(u, &op_LambDirection, INPUTS(update_state(u, "exp_avg", 0), update_state(u, "exp_avg_sq", 0)),
+                                      ATTRS(A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("eps", o->eps),
+                                            A_DECIMAL("weight_decay", o->weight_decay)));
+  update_apply(u, &op_LambApply, direction, INPUTS(update_norms(u, direction)), NULL);
+}
+
+// Matrices by Muon, all else by adamw.
+static void emit_muon(BucketUpdate *u, const CompileOptions *o) {
+  const Bucket *bucket = &u->lower->graph->buckets[u->index];
+  if (bucket->types[0].rank != 2) {
+    const OptimizerRule *adamw = optimizer_rule_find("adamw");
+    CompileOptions options = optimizer_rule_options(adamw, u->lower->options, param_group_find(u->lower->options, bucket->params[0], &bucket->types[0]));
+    adamw->emit(u, &options);
+    return;
+  }
+  int64_t *sides[2] = {ARENA_ARRAY(u->lower->graph->arena, int64_t, bucket->n_params), ARENA_ARRAY(u->lower->graph->arena, int64_t, bucket->n_params)};
+  for (int i = 0; i < bucket->n_params; i++)
+    for (int side = 0; side < 2; side++) sides[side][i] = bucket->types[i].dims[side];
+  Value *direction = update_direction(u, &op_MuonDirection, INPUTS(update_state(u, "momentum_buffer", 0)), ATTRS(A_DECIMAL("momentum", o->momentum)));
+  update_apply(u, &op_MuonApply, update_whole(u, direction), NULL, 0,
+               ATTRS(A_INTS("rows", sides[0], bucket->n_params), A_INTS("columns", sides[1], bucket->n_params), A_DECIMAL("weight_decay", o->weight_decay),
+                     A_STRING("adjust", o->muon_adjust)));
+}
+
 // ---- The rule that the model brings -------------------------------------------------------------------------------------------
 
 static void emit_model_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states) {
@@ -74,6 +99,8 @@ const OptimizerRule optimizer_rules[] = {
     {"adagrad", emit_adagrad, REACH_ELEMENT, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
     {"rmsprop", emit_rmsprop, REACH_ELEMENT, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
     {"lion", emit_lion, REACH_ELEMENT, READS_BETAS, .beta1 = 0.9, .beta2 = 0.99},
+    {"lamb", emit_lamb, REACH_TENSOR, READS_BETAS | READS_EPS, .eps = 1e-6, .beta1 = 0.9, .beta2 = 0.999},
+    {"muon", emit_muon, REACH_MATRIX, READS_MOMENTUM | READS_BETAS | READS_EPS | READS_MUON_ADJUST, .weight_decay = 0.1, .momentum = 0.95, .by_shape = true},
     {"model_momentum", emit_model_momentum, .own = true},
     {"model_adagrad", emit_model_adagrad, .own = true},
     {"model_adam", emit_model_adam, .own = true},
@@ -106,10 +133,13 @@ const OptimizerRule *optimizer_rule_of(const CompileOptions *options, const char
   return optimizer_rule_find(group && group->optimizer ? group->optimizer : options->optimizer);
 }
 
+// None or one, two, more.
+static int axes(const Type *type) { return type->rank < 2 ? 1 : type->rank == 2 ? 2 : 3; }
+
 bool optimizer_alike(const CompileOptions *options, const char *a, const Type *a_type, const char *b, const Type *b_type) {
   const OptimizerRule *rule = optimizer_rule_of(options, a, a_type);
   if (param_group_find(options, a, a_type) != param_group_find(options, b, b_type)) return false;
-  return !rule || !rule->by_shape || (a_type->rank >= 2) == (b_type->rank >= 2);
+  return !rule || !rule->by_shape || axes(a_type) == axes(b_type);
 }
 
 static double or_default(double value, double fallback) { return isnan(value) ? fallback : value; }

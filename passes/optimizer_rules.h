@@ -23,6 +23,7 @@ enum {   // options that only some optimizers read; lr, weight_decay and clippin
   READS_ALPHA = 1 << 5,
   READS_LR_DECAY = 1 << 6,
   READS_INITIAL_ACCUMULATOR = 1 << 7,
+  READS_MUON_ADJUST = 1 << 8,
 };
 
 // What one element's update depends on.
@@ -40,7 +41,7 @@ typedef struct OptimizerRule {
   uint32_t reads;             // READS_*
   double eps, weight_decay;   // defaults, as torch.optim has them
   double beta1, beta2, momentum;
-  bool by_shape;              // parameters with two or more axes are updated in another way than the others: they have buckets of their own
+  bool by_shape;              // parameters of up to one axis, of two and of more are updated in different ways: they have buckets of their own
   bool own;                   // a rule that models bring: needs graph->own_optimizer
 } OptimizerRule;
 

@@ -32,6 +32,7 @@ CompileOptions compile_options_default(void) {
       .bucket_bytes = INT64_C(16) << 20,
       .optimizer = "adamw",
       .lr = 1e-3,
+      .muon_adjust = "original",
       .momentum = NAN,
       .beta1 = NAN,
       .beta2 = NAN,

@@ -38,6 +38,7 @@ typedef struct CompileOptions {
   double lr, momentum, dampening, beta1, beta2, eps, weight_decay, clip_norm;   // clip_norm 0: none
   double alpha, lr_decay, initial_accumulator;       // rmsprop; adagrad
   bool nesterov;
+  const char *muon_adjust;       // "original", "match-rms-adamw"
   const ParamGroup *groups;      // the first that matches a parameter holds
   size_t n_groups;
   const char *model_path;        // recorded

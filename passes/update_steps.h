@@ -14,4 +14,17 @@ Value *update_state_of(BucketUpdate *u, const char *name, StateShape shape, Dtyp
 // NULL states are left out.
 void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs);
 
+// The first of several steps: as update_step, but what it makes is a direction (OP_DIRECTION).
+Value *update_direction(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs);
+
+// The norm of each parameter and of its part of `direction`, as limbs, complete over the ranks.
+Value *update_norms(BucketUpdate *u, Value *direction);
+
+// The direction of the whole bucket, sent to every rank that has a shard: its bytes are "optimizer" bytes.
+Value *update_whole(BucketUpdate *u, Value *direction);
+
+// The last of several steps: inputs param, direction, lr, then `more`; where the parameters lie (PieceAttrs) is added to the attributes. It makes the
+// new parameters.
+void update_apply(BucketUpdate *u, const Op *op, Value *direction, Value *const *more, int n_more, const AttrInit *attrs);
+
 #endif

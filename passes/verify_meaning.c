@@ -12,11 +12,11 @@
 #include "../kernels/ops.h"
 
 const char *meaning_name(MeaningKind kind) {
-  static const char *const names[] = {"a value of the model", "a constant of the start", "a bucket of parameters", "a parameter",
-      "a bucket of gradients",
-                                      "an optimizer state", "a partial sum", "a loss pair", "running statistics", "a squared norm", "the loss",
-                                          "1 / count", "the norm",
-                                      "the gradient's scale", "the learning rate", "the step number", "the micro-batch number"};
+  static const char *const names[] = {
+      "a value of the model", "a constant of the start", "a bucket of parameters", "a parameter", "a bucket of gradients", "an optimizer state", "a partial sum",
+      "a loss pair", "running statistics", "a squared norm", "a direction", "norms of parameters", "the loss", "1 / count", "the norm", "the gradient's scale",
+      "the learning rate", "the step number", "the micro-batch number"};
+  _Static_assert(sizeof names / sizeof *names == MEANING_COUNT, "one name per meaning");
   return names[kind];
 }
 
@@ -120,6 +120,8 @@ static void rule_unpack(Meanings *m, const Node *node) {
 static void check_label(Meanings *m, const Node *node, Meaning moved) {
   const Bucket *b = bucket_at(m, moved.bucket);
   const char *kind = attr_string(node, "kind"), *want = moved.kind == MEANS_GRAD ? "grad" : !b ? "control" : b->trainable ? "param" : "frozen";
+  if (moved.kind == MEANS_DIRECTION || moved.kind == MEANS_TENSOR_LIMBS) want = "optimizer";
+  if (moved.kind == MEANS_TENSOR_LIMBS) moved.bucket = -1;          // no part of the bucket itself
   if (strcmp(kind, want) || attr_int(node, "bucket") != moved.bucket)
     proof_defect(m->proof, "agreement", node, input(node, 0), "step '%s' says %s of bucket %" PRId64 " and moves %s of bucket %d", node->name, kind,
                  attr_int(node, "bucket"), want, moved.bucket);
@@ -128,7 +130,8 @@ static void check_label(Meanings *m, const Node *node, Meaning moved) {
 static void rule_all_gather(Meanings *m, const Node *node) {
   const Value *in = input(node, 0);
   Meaning meaning = in ? m->of[in->id] : (Meaning){0};
-  if ((meaning.kind != MEANS_PARAM && meaning.kind != MEANS_GRAD) || (!meaning.shard && m->proof->ranks > 1)) {
+  bool whole = meaning.kind == MEANS_PARAM || meaning.kind == MEANS_GRAD || meaning.kind == MEANS_DIRECTION;
+  if (!whole || (!meaning.shard && m->proof->ranks > 1)) {
     proof_defect(m->proof, "wrong_input", node, in, "step '%s' gathers '%s', which is no shard of a bucket but %s", node->name,
                  in ? in->name : "nothing",
                  meaning_name(meaning.kind));
@@ -196,12 +199,13 @@ static void rule_pack(Meanings *m, const Node *node) {
 }
 
 static bool is_of_micro_batch(MeaningKind kind) { return kind == MEANS_GRAD || kind == MEANS_PAIR || kind == MEANS_STATISTICS; }
-static bool is_summed(MeaningKind kind) { return is_of_micro_batch(kind) || kind == MEANS_LIMBS; }
+static bool is_limbs(MeaningKind kind) { return kind == MEANS_LIMBS || kind == MEANS_TENSOR_LIMBS; }
+static bool is_summed(MeaningKind kind) { return is_of_micro_batch(kind) || is_limbs(kind); }
 
 // Sums in the update phase are of all micro-batches of the rank.
 static void check_accumulated(Meanings *m, const Node *node, const Value *v) {
   const Meaning *meaning = &m->of[v->id];
-  if (node->phase == PHASE_UPDATE && meaning->kind != MEANS_LIMBS && !meaning->over_micro)
+  if (node->phase == PHASE_UPDATE && !is_limbs(meaning->kind) && !meaning->over_micro)
     proof_defect(m->proof, "accumulation", node, v, "step '%s' takes '%s', which is of the last micro-batch alone and not the sum over %" PRId64,
                  node->name, v->name, m->count);
 }
@@ -220,7 +224,7 @@ static void rule_reduction(Meanings *m, const Node *node) {
   if (node->phase == PHASE_MICRO && meaning.over_micro && m->count > 1)
     proof_defect(m->proof, "reduced_incomplete", node, in, "step '%s' sums '%s' over ranks in every micro-batch, after its sum over micro-batches",
                  node->name, in->name);
-  if (meaning.kind != MEANS_LIMBS && (node->phase == PHASE_MICRO) != (m->graph->recipe.reduce == REDUCE_MICRO))
+  if (!is_limbs(meaning.kind) && (node->phase == PHASE_MICRO) != (m->graph->recipe.reduce == REDUCE_MICRO))
     proof_defect(m->proof, "recipe", node, in, "step '%s' sums over ranks once a %s, and the recipe says once a %s", node->name,
                  node->phase == PHASE_MICRO ? "micro-batch" : "step", m->graph->recipe.reduce == REDUCE_MICRO ? "micro-batch" : "step");
   check_accumulated(m, node, in);
@@ -348,6 +352,9 @@ static const Rule rules[] = {
     {&op_SquaredNorm, PHASE_UPDATE, PHASE_UPDATE, rule_norm},
     {&op_ClipScale, PHASE_UPDATE, PHASE_UPDATE, rule_clip},
     {&op_RateScale, PHASE_UPDATE, PHASE_UPDATE, rule_rate},
+    {&op_TensorNorms, PHASE_UPDATE, PHASE_UPDATE, meanings_tensor_norms},
+    {&op_MuonApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},
+    {&op_LambApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},
 };
 
 static void rule_model(Meanings *m, const Node *node) {

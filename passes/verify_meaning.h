@@ -16,24 +16,29 @@ typedef enum MeaningKind {
   MEANS_PAIR,          // [sum of losses, count]
   MEANS_STATISTICS,    // new running statistics of `buffer`
   MEANS_LIMBS,         // squared norm of the gradients, as limbs
+  MEANS_DIRECTION,     // what an optimizer that takes several steps makes of a bucket in the first
+  MEANS_TENSOR_LIMBS,  // norms of the single parameters of a bucket and of their directions
   MEANS_LOSS, MEANS_INVERSE_COUNT, MEANS_NORM, MEANS_SCALE,
   MEANS_LR, MEANS_STEP, MEANS_MICRO,     // what the executor writes
+  MEANING_COUNT
 } MeaningKind;
 
 typedef struct Meaning {
   MeaningKind kind;
   int32_t bucket;      // PARAM, VIEW, GRAD, STATE; else -1
   int32_t slot;        // VIEW: which parameter of the bucket
-  bool shard;          // PARAM, GRAD, STATE: the rank's shard of the bucket; false: all of it
+  bool shard;          // PARAM, GRAD, STATE, DIRECTION: the rank's shard of the bucket; false: all of it
   bool updated;        // PARAM, STATE: what the optimizer step makes of it; STATISTICS: the mean, of all micro-batches of a step
-  bool over_ranks;     // GRAD, PAIR, LIMBS, STATISTICS: summed over the ranks
+  bool over_ranks;     // GRAD, PAIR, LIMBS, TENSOR_LIMBS, STATISTICS: summed over the ranks
   bool over_micro;     // GRAD, PAIR, STATISTICS: summed over the rank's micro-batches
   const Value *buffer; // STATISTICS
 } Meaning;
 
 typedef struct BucketProof {
   const Value *param;              // loaded at start
-  const Node *pack, *reduction, *optimizer;
+  const Node *pack, *reduction;
+  const Node *optimizer;           // the first step, which takes the gradient
+  const Node *apply;               // the one that makes the new parameters; the same, or a later one
 } BucketProof;
 
 typedef struct Meanings {
@@ -56,5 +61,9 @@ void meanings_derive(Meanings *m);
 
 // The optimizer step of a bucket: its inputs, and what becomes of its outputs.
 void meanings_check_optimizer(Meanings *m, const Node *node);
+
+// Later steps of optimizers that take several (verify_update.c).
+void meanings_tensor_norms(Meanings *m, const Node *node);
+void meanings_apply(Meanings *m, const Node *node);
 
 #endif

@@ -75,7 +75,10 @@ void meanings_check_optimizer(Meanings *m, const Node *node) {
   meaning_expect(m, node, node->inputs[IN_LR], MEANS_LR, "learning rate");
   meaning_expect(m, node, node->inputs[IN_T], MEANS_STEP, "step number");
   for (int i = IN_STATE; i < node->n_inputs; i++) check_state(m, node, i, meaning);
-  meaning.updated = true;
+  bool direction = node->op->flags & OP_DIRECTION;
+  if (direction) meaning.kind = MEANS_DIRECTION;
+  else meaning.updated = true;
+  if (!direction) bucket->apply = node;
   if (node->n_outputs && node->outputs[0]) m->of[node->outputs[0]->id] = meaning;
 }
 
@@ -142,7 +145,7 @@ static void check_bucket(Meanings *m, size_t index) {
   if (!b->trainable) {
     const Node *node = proof->optimizer ? proof->optimizer : proof->reduction;
     if (node) proof_defect(m->proof, "bucket", node, NULL, "bucket %zu is frozen, yet it is reduced or updated", index);
-  } else if (!proof->optimizer) {
+  } else if (!proof->optimizer || !proof->apply) {
     proof_defect(m->proof, "never_updated", NULL, proof->param, "no step updates bucket %zu ('%s', ...)", index, b->n_params ? b->params[0] : "");
   } else if (proof->param && !m->carriers[proof->param->id]) {
     proof_defect(m->proof, "not_carried", proof->optimizer, proof->param, "the new value of '%s' is lost: no later step reads it",

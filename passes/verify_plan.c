@@ -233,7 +233,7 @@ static void check_bytes(Proof *p) {
   PlanBytes bytes = plan_bytes(p->graph, p->arena);
   int64_t moved = 0;
   for (size_t i = 0; i < n; i++)
-    if (strcmp(entries[i].kind, "control") && strcmp(entries[i].kind, "frozen")) moved = bytes_add(moved, bytes_times(entries[i].bytes, entries[i].times));
+    if (ledger_in_formula(&entries[i])) moved = bytes_add(moved, bytes_times(entries[i].bytes, entries[i].times));
   if (bytes_add(moved, bytes.saved_bytes) != bytes.formula_bytes)
     proof_defect(p, "bytes", NULL, NULL, "sent %" PRId64 " + saved %" PRId64 " bytes, the formula gives %" PRId64, moved, bytes.saved_bytes, bytes.formula_bytes);
 }

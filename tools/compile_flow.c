@@ -363,6 +363,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   }
   c.eps = own ? own->epsilon : options->given.eps ? options->eps : NAN;
   c.alpha = options->alpha;
+  c.muon_adjust = options->muon_adjust;
   c.lr_decay = options->lr_decay;
   c.initial_accumulator = options->initial_accumulator;
   c.weight_decay = own ? own->post : options->given.weight_decay ? options->weight_decay : NAN;
@@ -387,7 +388,8 @@ static Status check_options_fit_optimizer(const Options *options, const OwnOptim
       {"--momentum", options->given.momentum, READS_MOMENTUM}, {"--dampening", options->given.dampening, READS_DAMPENING},
       {"--nesterov", options->given.nesterov, READS_NESTEROV}, {"--betas", options->given.betas, READS_BETAS},
       {"--eps", options->given.eps, READS_EPS},                {"--alpha", options->given.alpha, READS_ALPHA},
-      {"--lr-decay", options->given.lr_decay, READS_LR_DECAY}, {"--initial-accumulator", options->given.initial_accumulator, READS_INITIAL_ACCUMULATOR}};
+      {"--lr-decay", options->given.lr_decay, READS_LR_DECAY}, {"--initial-accumulator", options->given.initial_accumulator, READS_INITIAL_ACCUMULATOR},
+      {"--muon-adjust", options->given.muon_adjust, READS_MUON_ADJUST}};
   const char *misplaced = NULL;
   for (size_t i = 0; !misplaced && i < sizeof rows / sizeof *rows; i++)
     if (rows[i].given && !(rule->reads & rows[i].bit)) misplaced = rows[i].option;

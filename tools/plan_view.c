@@ -11,6 +11,7 @@
 const char *ledger_purpose(const Graph *g, const LedgerEntry *e) {
   const Node *n = g->nodes[e->step];
   if (!strcmp(e->kind, "control")) return "loss and norm";
+  if (!strcmp(e->kind, "optimizer")) return "what the optimizer needs";
   if (!strcmp(e->kind, "frozen")) return "frozen parameters";
   if (n->op->flags & OP_SUMS_RANKS) return "gradients";
   if (n->phase == PHASE_UPDATE) return "updated parameters";
@@ -83,6 +84,7 @@ static void make_account(PlanView *v, Arena *arena) {
   add_line(&a, ACCOUNT_FORMULA, v->bytes.formula_bytes, r->zero == 3 ? "(N-1)/N psi (r + 2k)" : "(N-1)/N psi (r + 1)", "what the stage sends by the book");
   add_savings(&a, g);
   add_line(&a, ACCOUNT_MORE, kind_bytes(v, "frozen"), NULL, "parameters that do not train are gathered, too, and psi does not count them");
+  add_line(&a, ACCOUNT_MORE, kind_bytes(v, "optimizer"), NULL, "sums and whole matrices that only the optimizer needs; psi does not count them");
   add_line(&a, ACCOUNT_MORE, kind_bytes(v, "control"), NULL, "sums of the loss, its count and the gradient norm");
   add_line(&a, ACCOUNT_SENT, v->bytes.sent_bytes, NULL, "sum of the ledger");
   v->account = a.lines;

@@ -15,16 +15,21 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def train(name, settings, dtype=torch.float64):
     settings = dict(settings)
-    groups = settings.pop("groups", {})
+    groups, vectors = settings.pop("groups", {}), settings.pop("vectors", None)
     p = {n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in params().items()}
-    optimizer = getattr(torch.optim, name)([dict(params=[p[n]], **groups.get(n, {})) for n in SHAPES], **settings)
+    mine = [n for n in SHAPES if not vectors or len(SHAPES[n]) == 2]
+    optimizers = [getattr(torch.optim, name)([dict(params=[p[n]], **groups.get(n, {})) for n in mine], **settings)]
+    if vectors:
+        optimizers.append(getattr(torch.optim, vectors[0])([p[n] for n in SHAPES if n not in mine], **vectors[1]))
     xs, ys = (torch.tensor(a, dtype=dtype) for a in batches())
     losses = []
     for x, y in zip(xs, ys):
         loss = ((torch.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"] - y) ** 2).mean()
-        optimizer.zero_grad()
+        for o in optimizers:
+            o.zero_grad()
         loss.backward()
-        optimizer.step()
+        for o in optimizers:
+            o.step()
         losses.append(loss.item())
     return {"losses": losses, "digest": digest({n: v.detach().numpy() for n, v in p.items()})}
 

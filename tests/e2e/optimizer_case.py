@@ -60,4 +60,8 @@ CASES = {
     "adagrad": (["--optimizer", "adagrad", "--lr", 0.05, "--lr-decay", 0.1, "--initial-accumulator", 0.1],
                 ("Adagrad", dict(lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1))),
     "rmsprop": (["--optimizer", "rmsprop", "--lr", 0.005, "--momentum", 0.5], ("RMSprop", dict(lr=0.005, momentum=0.5))),
+    # PyTorch iterates in bfloat16, so that its results are compared loosely; the formula in float64 is in test_optimizers.py
+    "muon": (["--optimizer", "muon", "--lr", 0.02, "--weight-decay", 0.1, "--group", "@vectors:optimizer=sgd,weight-decay=0"],
+             ("Muon", dict(lr=0.02, weight_decay=0.1, vectors=("SGD", dict(lr=0.02))))),
 }
+LOOSE = {"muon": 3e-3}

@@ -1,0 +1,89 @@
+// Part of verify_plan: optimizers that take several steps. The first makes a direction of a bucket (verify_ownership.c); the others take that and nothing
+// else, with the numbers of the same bucket, complete over the ranks.
+#include <inttypes.h>
+
+#include "../kernels/kernel.h"
+#include "../kernels/ops.h"
+#include "../kernels/optimizer.h"
+#include "verify_meaning.h"
+
+static const Value *input(const Node *node, int i) { return i < node->n_inputs ? node->inputs[i] : NULL; }
+
+// Does the row say where the bucket's parameters lie as the bucket does?
+static void check_pieces(Meanings *m, const Node *node, Meaning of) {
+  const Bucket *b = &m->graph->buckets[of.bucket];
+  AttrInts starts = attr_ints(node, "starts"), sizes = attr_ints(node, "sizes");
+  bool same = starts.n == b->n_params && sizes.n == b->n_params && attr_int(node, "parts") == (of.shard ? m->proof->ranks : 1);
+  for (int i = 0; same && i < b->n_params; i++) same = starts.items[i] == b->starts[i] && sizes.items[i] == type_elems(&b->types[i]);
+  if (!same)
+    proof_defect(m->proof, "wrong_parameter", node, input(node, 0), "step '%s' takes single parameters of bucket %d from where they do not lie", node->name, of.bucket);
+}
+
+// Parameters that are not updated yet, and their direction: of one bucket, both whole or both shards; or `whole`: the direction of all of it.
+static bool check_pair(Meanings *m, const Node *node, bool whole, Meaning *out) {
+  const Value *param = input(node, IN_PARAM), *direction = input(node, IN_DIRECTION);
+  if (!meaning_expect(m, node, param, MEANS_PARAM, "parameters") || !meaning_expect(m, node, direction, MEANS_DIRECTION, "direction")) return false;
+  Meaning p = m->of[param->id], d = m->of[direction->id];
+  if (p.updated || p.bucket != d.bucket || d.shard != (p.shard && !whole))
+    proof_defect(m->proof, "wrong_input", node, direction, "step '%s' takes the direction of bucket %d with %s parameters of bucket %d, or a shard with a whole",
+                 node->name, d.bucket, p.updated ? "updated" : "the", p.bucket);
+  *out = p;
+  return true;
+}
+
+void meanings_tensor_norms(Meanings *m, const Node *node) {
+  Meaning of;
+  if (!check_pair(m, node, false, &of)) return;
+  check_pieces(m, node, of);
+  if (node->n_inputs != 2 || attr_int(node, "scaled"))
+    proof_defect(m->proof, "wrong_input", node, input(node, 2), "step '%s' takes more than parameters and their direction", node->name);
+  if (node->outputs[0])
+    m->of[node->outputs[0]->id] = (Meaning){.kind = MEANS_TENSOR_LIMBS, .bucket = of.bucket, .over_ranks = !of.shard, .over_micro = true};
+}
+
+// Which first step an apply belongs to.
+static const struct { const Op *apply, *first; } pairs[] = {{&op_LambApply, &op_LambDirection}, {&op_MuonApply, &op_MuonDirection}};
+
+static void check_first(Meanings *m, const Node *node, Meaning of) {
+  BucketProof *bucket = &m->buckets[of.bucket];
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+    if (pairs[i].apply == node->op && (!bucket->optimizer || bucket->optimizer->op != pairs[i].first))
+      proof_defect(m->proof, "wrong_input", node, input(node, IN_DIRECTION), "step '%s' takes a direction of %s; it belongs to %s", node->name,
+                   bucket->optimizer ? bucket->optimizer->op->name : "nothing", pairs[i].first->name);
+  if (bucket->apply)
+    proof_defect(m->proof, "updated_twice", node, input(node, IN_PARAM), "bucket %d is updated by step %u and by step %u", of.bucket, bucket->apply->id, node->id);
+  bucket->apply = node;
+}
+
+static void check_norms(Meanings *m, const Node *node, Meaning of) {
+  const Value *norms = input(node, IN_NORMS);
+  if (!meaning_expect(m, node, norms, MEANS_TENSOR_LIMBS, "norms")) return;
+  Meaning limbs = m->of[norms->id];
+  if (limbs.bucket != of.bucket)
+    proof_defect(m->proof, "wrong_input", node, norms, "step '%s' takes the norms of bucket %d for bucket %d", node->name, limbs.bucket, of.bucket);
+  if (!limbs.over_ranks)
+    proof_defect(m->proof, "never_reduced", node, norms, "step '%s' takes '%s', which is not summed over the %d ranks", node->name, norms->name, m->proof->ranks);
+}
+
+// The matrices of the bucket, as they are.
+static void check_matrices(Meanings *m, const Node *node, Meaning of) {
+  const Bucket *b = &m->graph->buckets[of.bucket];
+  AttrInts rows = attr_ints(node, "rows"), columns = attr_ints(node, "columns");
+  bool same = rows.n == b->n_params && columns.n == b->n_params;
+  for (int i = 0; same && i < b->n_params; i++) same = b->types[i].rank == 2 && rows.items[i] == b->types[i].dims[0] && columns.items[i] == b->types[i].dims[1];
+  if (!same)
+    proof_defect(m->proof, "wrong_parameter", node, input(node, 0), "step '%s' takes the parameters of bucket %d for matrices that they are not", node->name, of.bucket);
+}
+
+void meanings_apply(Meanings *m, const Node *node) {
+  Meaning of;
+  bool muon = node->op == &op_MuonApply;
+  if (!check_pair(m, node, muon, &of)) return;
+  check_pieces(m, node, of);
+  check_first(m, node, of);
+  meaning_expect(m, node, input(node, IN_RATE), MEANS_LR, "learning rate");
+  if (muon) check_matrices(m, node, of);
+  else check_norms(m, node, of);
+  of.updated = true;
+  if (node->outputs[0]) m->of[node->outputs[0]->id] = of;
+}
