@@ -31,6 +31,7 @@ const char *const pipeline_train[] = {
     "partition",            // decides placements
     "bucket_collectives",
     "insert_collectives",   // lowers them
+    "prefetch",             // moves them
     "schedule",
     "plan_memory",
     NULL,

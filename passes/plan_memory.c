@@ -3,58 +3,61 @@
 //
 // A PROCESS buffer exists per parameter bucket at stage 3: the contiguous region of all shards, so that a gather is a view of it. Everything
 // else is RANK: each rank has its own.
+//
+// A step of another queue than compute may run while the compute queue is at any of several steps: what it touches lives for all of them.
 #include <assert.h>
 
 #include "../kernels/kernel.h"
 #include "../kernels/ops.h"
 #include "memory_offsets.h"
 #include "pass_list.h"
+#include "queue_order.h"
+#include "same_bytes.h"
 
-enum { NO_NODE = UINT32_MAX };
+// Who touches some bytes: per queue 1 + id of the last step (0: none), and the last compute step beside which any of them may run.
+typedef struct Uses { uint32_t after[QUEUE_COUNT], last; } Uses;
 
 typedef struct Memory {
   Graph *graph;
-  size_t capacity;             // of graph->buffers
-  Value **roots;               // per value: the value whose buffer it shares (transitively, by structure); itself when none
-  uint32_t *last;              // per value that is a root: last node that uses it or a view of it
+  size_t capacity, uses_capacity;      // of graph->buffers and buffer_uses
+  Value **roots;               // per value: the value whose buffer it shares by structure; itself when none
+  Uses *uses;                  // per value that is a root: of it and its views
+  Uses *buffer_uses;           // per buffer: of all that has been placed in it so far
+  size_t n_buffer_uses;
+  QueueOrder order;
+  uint32_t *begin, *end;       // per node: the first and the last compute step beside which it may run
   uint32_t micro_first;        // first node of phase micro
   int ranks;
   bool *pinned;                // per value: its place was fixed before its producer was reached (gradients inside buckets)
 } Memory;
 
-static Value *find_root(Memory *m, Value *v) {
-  while (m->roots[v->id] != v) v = m->roots[v->id];
-  return v;
+static Value *find_root(const Memory *m, const Value *v) { return m->roots[v->id]; }
+static Uses *uses_of(Memory *m, const Value *v) { return &m->uses[find_root(m, v)->id]; }
+
+// ---- How long values live -----------------------------------------------------------------------------------------------------
+
+static void add_uses(Uses *uses, const Uses *more) {
+  for (int q = 0; q < QUEUE_COUNT; q++)
+    if (more->after[q] > uses->after[q]) uses->after[q] = more->after[q];
+  if (more->last > uses->last) uses->last = more->last;
 }
 
-// ---- Which values are the same bytes by structure, and how long they live -----------------------------------------------------
-
-static void join(Memory *m, Value *from, Value *to) {
-  Value *a = find_root(m, from), *b = find_root(m, to);
-  if (a != b) m->roots[a->id] = b;
+static void keep_to_the_end(Memory *m, const Value *v) {
+  uint32_t n = (uint32_t)m->graph->n_nodes;
+  if (v) add_uses(uses_of(m, v), &(Uses){.after[QUEUE_COMPUTE] = n, .last = n - 1});
 }
 
-static void keep_to_the_end(Memory *m, Value *v) {
-  if (v) m->last[find_root(m, v)->id] = (uint32_t)m->graph->n_nodes - 1;
-}
-
-static void find_structure(Memory *m) {
+static void find_uses(Memory *m) {
   Graph *g = m->graph;
-  for (size_t i = 0; i < g->n_values; i++) m->roots[i] = g->values[i];
   for (size_t i = 0; i < g->n_nodes; i++) {
-    Node *n = g->nodes[i];
-    for (int o = 0; o < n->n_outputs; o++) {
-      Alias a;
-      Value *v = n->outputs[o];
-      if (!v) continue;
-      if (v->carry) join(m, v, v->carry);
-      else if (node_alias(n, o, ALIAS_VIEW, &a) || node_alias(n, o, ALIAS_UPDATE, &a)) join(m, v, n->inputs[a.input]);
-      else if (n->op == &op_AllGather && n->phase == PHASE_MICRO) join(m, v, n->inputs[0]);
+    const Node *n = g->nodes[i];
+    Uses use = {.last = m->end[i]};
+    use.after[n->queue] = n->id + 1;
+    for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
+      const Value *v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
+      if (v) add_uses(uses_of(m, v), &use);
     }
   }
-  for (size_t i = 0; i < g->n_nodes; i++)
-    for (int k = 0; k < g->nodes[i]->n_inputs; k++)
-      if (g->nodes[i]->inputs[k]) m->last[find_root(m, g->nodes[i]->inputs[k])->id] = (uint32_t)i;
   // Readable after the step: what optimizers were given, and the reports.
   Value *const reports[] = {g->loss_report, g->norm_report, g->inverse_count};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) keep_to_the_end(m, reports[i]);
@@ -79,8 +82,9 @@ static Category category_of(const Graph *g, const Value *v, uint32_t last) {
   }
 }
 
-static int32_t add_buffer(Memory *m, Buffer b) {
+static int32_t add_buffer(Memory *m, Buffer b, const Uses *uses) {
   ARENA_PUSH(m->graph->arena, m->graph->buffers, m->graph->n_buffers, m->capacity, b);
+  ARENA_PUSH(m->graph->arena, m->buffer_uses, m->n_buffer_uses, m->uses_capacity, *uses);
   return (int32_t)m->graph->n_buffers - 1;
 }
 
@@ -91,13 +95,28 @@ static bool lives_on(const Value *v) {   // from step to step or from init
 
 static void new_buffer(Memory *m, Value *v, uint32_t first) {
   Graph *g = m->graph;
-  uint32_t last = m->last[find_root(m, v)->id];
+  const Uses *uses = uses_of(m, v);
   bool shared = m->ranks > 1 && v->role == ROLE_PARAM && v->placement[0].kind == PLACED_FLAT;
   int64_t bytes = value_bytes(v);
   Buffer b = {.name = v->name, .scope = shared ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
-              .persistent = lives_on(v), .first = first, .last = last == NO_NODE || last < first ? first : last};
+              .persistent = lives_on(v), .first = first, .last = uses->last < first ? first : uses->last};
   b.category = category_of(g, v, b.last);
-  v->loc = (Location){add_buffer(m, b), 0, shared ? bytes : 0};
+  v->loc = (Location){add_buffer(m, b, uses), 0, shared ? bytes : 0};
+}
+
+// Something else is placed in the buffer, too.
+static void share_buffer(Memory *m, int32_t index, const Uses *uses) {
+  Buffer *b = &m->graph->buffers[index];
+  if (uses->last > b->last) b->last = uses->last;
+  add_uses(&m->buffer_uses[index], uses);
+}
+
+// Are all these uses, of other queues (`own`: and of the node's), over before the node starts, but for itself?
+static bool others_ended(const Memory *m, const Node *n, const Uses *uses, bool own) {
+  const uint32_t *ended = m->order.ended[n->id];
+  for (int q = 0; q < QUEUE_COUNT; q++)
+    if (q == (int)n->queue ? own && uses->after[q] > n->id + 1 : uses->after[q] > ended[q]) return false;
+  return true;
 }
 
 // A gradient and the chain of views that it is can be produced where its bucket has room for it.
@@ -119,11 +138,12 @@ static void pin_into_bucket(Memory *m, const Node *pack, int input) {
   }
   Value *root = find_root(m, v);
   if (m->pinned[root->id] || value_bytes(root) != bytes) return;
-  if (m->last[root->id] != NO_NODE && m->last[root->id] > pack->id) return;   // somebody reads it when the bucket is written over already
+  if (!others_ended(m, pack, uses_of(m, root), true)) return;      // somebody reads it when the bucket is written over already
   m->pinned[root->id] = true;
   root->loc = (Location){pack->outputs[0]->loc.buffer, a.offset_bytes, 0};
   Buffer *b = &m->graph->buffers[root->loc.buffer];
-  if (root->producer->id < b->first) b->first = root->producer->id;
+  if (m->begin[root->producer->id] < b->first) b->first = m->begin[root->producer->id];
+  share_buffer(m, root->loc.buffer, uses_of(m, root));
 }
 
 static void pin_gradients(Memory *m) {
@@ -133,7 +153,7 @@ static void pin_gradients(Memory *m) {
     if (n->op != &op_Pack) continue;
     Value *root = find_root(m, n->outputs[0]);
     assert(root == n->outputs[0]);
-    new_buffer(m, root, n->id);
+    new_buffer(m, root, m->begin[n->id]);
     m->pinned[root->id] = true;
     for (int k = 0; k < n->n_inputs; k++) pin_into_bucket(m, n, k);
   }
@@ -150,19 +170,18 @@ static bool place_over_input(Memory *m, const Node *n, int o) {
     Buffer *b = &g->buffers[in->loc.buffer];
     if (b->persistent || b->scope != SCOPE_RANK || b->category == CATEGORY_INPUTS) continue;
     if (a.rank_relative) {       // the rank's own part of the input: only where the input lives on anyway
-      if (n->phase != PHASE_UPDATE || in->loc.offset_bytes) continue;
+      if (n->phase != PHASE_UPDATE || in->loc.offset_bytes || !others_ended(m, n, &m->buffer_uses[in->loc.buffer], false)) continue;
       v->loc = (Location){in->loc.buffer, 0, value_bytes(v)};
     } else {
       if (in->loc.offset_bytes || in->loc.rank_stride_bytes || value_bytes(in) != b->bytes || value_bytes(v) != b->bytes) continue;
-      if (b->last > n->id) continue;
+      if (!others_ended(m, n, &m->buffer_uses[in->loc.buffer], true)) continue;
       bool taken = false;        // by an earlier output of this node
       for (int k = 0; k < o; k++) taken |= n->outputs[k] && n->outputs[k]->loc.buffer == in->loc.buffer;
       if (taken) continue;
       v->loc = (Location){in->loc.buffer, 0, 0};
-      b->category = category_of(g, v, m->last[find_root(m, v)->id]);
+      b->category = category_of(g, v, uses_of(m, v)->last);
     }
-    uint32_t last = m->last[find_root(m, v)->id];
-    if (last != NO_NODE && last > b->last) b->last = last;
+    share_buffer(m, in->loc.buffer, uses_of(m, v));
     return true;
   }
   return false;
@@ -174,7 +193,7 @@ static void place_output(Memory *m, Node *n, int o) {
   if (!v || (m->pinned[v->id] && v->loc.buffer >= 0)) return;
   if (v->carry) {
     v->loc = v->carry->loc;
-  } else if (n->op == &op_AllGather && n->phase == PHASE_MICRO) {
+  } else if (node_is_gather_view(n)) {
     v->loc = (Location){n->inputs[0]->loc.buffer, 0, 0};
     n->guard = GUARD_READ_BEGIN;
     n->region = v->loc.buffer;
@@ -184,7 +203,7 @@ static void place_output(Memory *m, Node *n, int o) {
   } else if (node_alias(n, o, ALIAS_UPDATE, &a)) {
     v->loc = n->inputs[a.input]->loc;
   } else if (!place_over_input(m, n, o)) {
-    new_buffer(m, v, n->id);
+    new_buffer(m, v, m->begin[n->id]);
   }
 }
 
@@ -201,16 +220,17 @@ static bool writes_region(const Graph *g, const Node *n, int32_t *region) {
 static Status place_temporaries(Memory *m, Node *n, Isa isa) {
   KernelPrepare p = {.node = n, .isa = isa};
   TRY(kernel_temporaries(&p));
-  Buffer b = {.name = n->name, .scope = SCOPE_RANK, .first = n->id, .last = n->id};
+  Buffer b = {.name = n->name, .scope = SCOPE_RANK, .first = m->begin[n->id], .last = m->end[n->id]};
+  const Uses none = {.after = {0}};          // nothing else is ever placed there
   if (p.workspace_bytes) {
     b.category = CATEGORY_WORKSPACE;
     b.bytes = p.workspace_bytes;
-    n->workspace = add_buffer(m, b);
+    n->workspace = add_buffer(m, b, &none);
   }
   if (p.scratch_bytes) {
     b.category = CATEGORY_SCRATCH;
     b.bytes = p.scratch_bytes;
-    n->scratch = add_buffer(m, b);
+    n->scratch = add_buffer(m, b, &none);
   }
   return STATUS_OK;
 }
@@ -250,17 +270,17 @@ static void number_fixed_first(Graph *g) {
 Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   Memory m = {.graph = graph, .ranks = graph->mesh.n_axes ? graph->mesh.axes[0].size : 1};
-  m.roots = ARENA_ARRAY(arena, Value *, graph->n_values);
-  m.last = ARENA_ARRAY(arena, uint32_t, graph->n_values);
+  m.roots = same_bytes(graph, arena);
+  m.uses = ARENA_ARRAY(arena, Uses, graph->n_values);
   m.pinned = ARENA_ARRAY(arena, bool, graph->n_values);
-  for (size_t i = 0; i < graph->n_values; i++) {
-    m.last[i] = NO_NODE;
-    graph->values[i]->loc = (Location){-1, 0, 0};
-  }
+  m.order = queue_order_create(graph, arena);
+  queue_order_follow(&m.order);
+  queue_order_spans(&m.order, arena, &m.begin, &m.end);
+  for (size_t i = 0; i < graph->n_values; i++) graph->values[i]->loc = (Location){-1, 0, 0};
   graph->buffers = NULL;
   graph->n_buffers = 0;
   while (m.micro_first < graph->n_nodes && graph->nodes[m.micro_first]->phase == PHASE_INIT) m.micro_first++;
-  find_structure(&m);
+  find_uses(&m);
   place_sources(&m);
   pin_gradients(&m);
   for (size_t i = 0; i < graph->n_nodes; i++) {

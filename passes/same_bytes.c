@@ -1,0 +1,38 @@
+#include "same_bytes.h"
+
+#include "../kernels/ops.h"
+
+bool node_is_gather_view(const Node *node) { return node->op == &op_AllGather && node->phase == PHASE_MICRO; }
+
+bool output_is_view(const Node *node, int output) {
+  Alias a;
+  return node_is_gather_view(node) || node_alias(node, output, ALIAS_VIEW, &a);
+}
+
+static Value *root(Value **roots, Value *v) {
+  while (roots[v->id] != v) v = roots[v->id];
+  return v;
+}
+
+static void join(Value **roots, Value *from, Value *to) {
+  Value *a = root(roots, from), *b = root(roots, to);
+  if (a != b) roots[a->id] = b;
+}
+
+Value **same_bytes(const Graph *g, Arena *arena) {
+  Value **roots = ARENA_ARRAY(arena, Value *, g->n_values);
+  for (size_t i = 0; i < g->n_values; i++) roots[i] = g->values[i];
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    Node *n = g->nodes[i];
+    for (int o = 0; o < n->n_outputs; o++) {
+      Alias a;
+      Value *v = n->outputs[o];
+      if (!v) continue;
+      if (v->carry) join(roots, v, v->carry);
+      else if (node_alias(n, o, ALIAS_VIEW, &a) || node_alias(n, o, ALIAS_UPDATE, &a)) join(roots, v, n->inputs[a.input]);
+      else if (node_is_gather_view(n)) join(roots, v, n->inputs[0]);
+    }
+  }
+  for (size_t i = 0; i < g->n_values; i++) roots[i] = root(roots, g->values[i]);
+  return roots;
+}
