@@ -59,11 +59,11 @@ typedef struct Placement { PlacementKind kind; int32_t arg; } Placement;
 typedef enum Tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_COUNT } Tier;
 typedef enum Layout { LAYOUT_PLAIN, LAYOUT_COUNT } Layout;      // packed layouts of the matrix library come later
 typedef enum Scope { SCOPE_RANK, SCOPE_PROCESS, SCOPE_COUNT } Scope;
-typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;
+typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;    // docs/design.md says what holds between them
 typedef enum Reduce { REDUCE_MICRO, REDUCE_STEP, REDUCE_COUNT } Reduce;
 
-// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, queues other than COMPUTE with their waits, and
-// ROLE_MASTER. They are written, read and checked; no pass produces them, and the runtime refuses what it cannot honour.
+// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, the queue IO, and ROLE_MASTER. They are written, read
+// and checked; no pass produces them, and the runtime refuses what it cannot honour.
 
 // What a buffer's bytes are counted as.
 typedef enum Category {
@@ -155,7 +155,7 @@ struct Node {
   int32_t region;              // buffer that `guard` is about; -1: none
   int32_t workspace;           // buffer for the kernel's temporaries; -1: none
   int32_t scratch;             // buffer for the matrix library's scratchpad; -1: none
-  const uint32_t *waits;       // ids of nodes on other queues that must have ended
+  const uint32_t *waits;       // ids of earlier nodes of the same phase on other queues that must have ended
   int n_waits;
 };
 

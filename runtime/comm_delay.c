@@ -1,4 +1,5 @@
 // The delay backend, for tests: each call waits a random time and is passed on. A result that depends on who comes first shows soon.
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -7,14 +8,14 @@
 typedef struct DelayComm {
   Comm base;                         // must be first
   Comm *inner;
-  uint64_t state;                    // of the random numbers
+  _Atomic uint64_t state;            // of the random numbers; any thread of the rank draws
   int64_t longest_ns;
 } DelayComm;
 
 static DelayComm *self(Comm *comm) { return (DelayComm *)comm; }
 
 static void wait_a_little(DelayComm *d) {
-  uint64_t x = d->state += 0x9e3779b97f4a7c15u;          // splitmix64
+  uint64_t x = atomic_fetch_add(&d->state, 0x9e3779b97f4a7c15u) + 0x9e3779b97f4a7c15u;      // splitmix64
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   x ^= x >> 31;

@@ -17,50 +17,6 @@ static const int64_t RESERVE_BYTES_MAX = (int64_t)1 << 40;   // of address space
 
 // ---- One rank -----------------------------------------------------------------------------------------------------------------
 
-// Says where an error happened: the node unless the kernel named one, rank and step.
-static Status step_error(RankState *r, const Step *step, Status status) {
-  const Node *n = step->context.node;
-  if (!status->node) status->node = strdup(n->origin ? n->origin : n->name);
-  size_t name_bytes = strlen(n->op->name);
-  bool named = !strncmp(status->what, n->op->name, name_bytes) && status->what[name_bytes] == ':';     // kernels may begin so themselves
-  return named ? status : status_context(status, "%s", n->op->name);
-}
-
-static Status run_step(RankState *r, const Step *step) {
-  const Node *n = step->context.node;
-  Comm *comm = r->comm;
-  switch (n->guard) {
-  case GUARD_NONE: return step->run ? step->run(&step->context) : NULL;
-  case GUARD_READ_BEGIN:
-    comm->sent_bytes += step->view_bytes;
-    return comm->ops->read_begin(comm, n->region);
-  case GUARD_READ_END:
-    if (step->run) TRY(step->run(&step->context));
-    return comm->ops->read_end(comm, n->region);
-  case GUARD_WRITE:
-    TRY(comm->ops->write_begin(comm, n->region));
-    if (step->run) TRY(step->run(&step->context));
-    return comm->ops->write_end(comm, n->region);
-  case GUARD_COUNT: break;
-  }
-  FAIL(MALFORMED, n->name, "guard %d does not exist", (int)n->guard);
-}
-
-static Status run_phase(RankState *r, const StepProgram *program, Phase phase) {
-  const Step *steps = program->steps[phase];
-  int variant = (int)(program - r->programs);
-  int64_t step = phase == PHASE_INIT ? -1 : r->clock.step;
-  for (size_t i = 0; i < program->n_steps[phase]; i++) {
-    const Node *node = steps[i].context.node;
-    TraceLane *lane = r->lanes[node->queue];
-    int64_t begin_ns = trace_clock(lane);
-    Status status = run_step(r, &steps[i]);
-    if (status) return step_error(r, &steps[i], status);
-    trace_record(lane, variant, node, step, r->clock.micro, begin_ns, begin_ns);
-  }
-  return NULL;
-}
-
 static double learning_rate(const Executor *e, int64_t step) {
   if (!e->options.n_lr) return e->graph->recipe.lr;
   return e->lr_list[step < e->options.n_lr ? step : e->options.n_lr - 1];
@@ -88,7 +44,7 @@ static Status run_micro(RankState *r, int64_t j) {
     if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", program->n_inputs);
     TRY(status_context(e->feed.fill(e->feed.self, batch, program->inputs, program->n_inputs), "batch %" PRId64, batch));
   }
-  return run_phase(r, program, PHASE_MICRO);
+  return rank_queues_run(&r->queues, program, variant, PHASE_MICRO);
 }
 
 static void count_bytes(int64_t now, int64_t before, int64_t *largest) {
@@ -103,7 +59,7 @@ static Status run_training_step(RankState *r) {
   if (r->programs->lr) *r->programs->lr = learning_rate(e, r->clock.step);
   if (r->programs->step) *r->programs->step = r->clock.step + 1;
   for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
-  TRY(run_phase(r, r->programs, PHASE_UPDATE));
+  TRY(rank_queues_run(&r->queues, r->programs, 0, PHASE_UPDATE));
   count_bytes(r->comm->sent_bytes, before.sent_bytes, &r->sent_bytes);
   count_bytes(r->comm->copied_bytes, before.copied_bytes, &r->copied_bytes);
   count_bytes(r->comm->wire_bytes, before.wire_bytes, &r->wire_bytes);
@@ -160,7 +116,7 @@ static Status obey(RankState *r, Command command) {
   case COMMAND_EXTEND: return extend_rank(r);
   case COMMAND_INIT:
     TRY(r->comm->ops->barrier(r->comm));         // PROCESS constants are written by rank 0
-    return run_phase(r, r->programs, PHASE_INIT);
+    return rank_queues_run(&r->queues, r->programs, 0, PHASE_INIT);
   case COMMAND_STEP: return run_training_step(r);
   case COMMAND_NONE:
   case COMMAND_QUIT: break;
@@ -273,14 +229,20 @@ static Status check_target(const Graph *g, Isa *isa) {
   return NULL;
 }
 
-static Status start_threads(Executor *e) {
+// Which queues have steps, in any variant: those need a thread. Variants agree on it (plan_add_variant).
+static void find_queues(const Executor *e, bool used[QUEUE_COUNT]) {
+  for (int v = 0; v < e->n_variants; v++)
+    for (size_t i = 0; i < e->variants[v]->n_nodes; i++) used[e->variants[v]->nodes[i]->queue] = true;
+}
+
+static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
   for (int r = 0; r < e->n_ranks; r++) {
     RankState *rank = &e->ranks[r];
     rank->executor = e;
     rank->rank = r;
     rank->comm = team_comm(e->team, r);
-    for (int q = 0; q < QUEUE_COUNT; q++) rank->lanes[q] = trace_lane(e->options.trace, r, (Queue)q);
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
+    TRY(rank_queues_create(e->team, rank->comm, e->options.trace, used, &rank->queues));
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);
     if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);
@@ -375,8 +337,12 @@ static Status start(Executor *e, const Plan *plan) {
   e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
   if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
   TRY(take_variants(e, plan->variants, plan->n_variants));
-  TRY(team_create(e->n_ranks, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
-  TRY(start_threads(e));
+  bool used[QUEUE_COUNT] = {[QUEUE_COMPUTE] = true};
+  int threads = 0;
+  find_queues(e, used);
+  for (int q = 0; q < QUEUE_COUNT; q++) threads += used[q];
+  TRY(team_create(e->n_ranks, threads, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
+  TRY(start_threads(e, used));
   TRY(command_all(e, COMMAND_PREPARE));
   TRY(create_memory(e));
   TRY(command_all(e, COMMAND_PLACE));
@@ -415,6 +381,7 @@ void executor_destroy(Executor *e) {
   if (e->n_threads) post(e, COMMAND_QUIT);
   for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
   for (int r = 0; e->ranks && r < e->n_ranks; r++) {
+    rank_queues_destroy(&e->ranks[r].queues);
     for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
     free(e->ranks[r].programs);
     arena_memory_destroy(&e->ranks[r].memory);

@@ -5,16 +5,16 @@
 #include <pthread.h>
 
 #include "executor.h"
+#include "rank_queues.h"
 #include "step_program.h"
 #include "team.h"
-#include "trace.h"
 
 typedef struct RankState {
   Executor *executor;
   int rank;
   pthread_t thread;
   Comm *comm;                        // the team's
-  TraceLane *lanes[QUEUE_COUNT];     // where its steps are taken down; NULL: nowhere
+  RankQueues queues;
   Arena *arena;                      // of the programs
   StepProgram *programs;             // [executor->n_variants]; 0 has all phases, the others phase micro
   int n_prepared, n_placed;          // of them

@@ -74,6 +74,27 @@ static Status check_node(const Graph *graph, const Node *n) {
   return NULL;
 }
 
+// What queues may do (docs/design.md, Queues): every wait is for an earlier step of the same phase and another queue; the collectives are on one queue.
+static Status check_queues(const Graph *graph) {
+  const Node *collective = NULL;
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    if ((unsigned)n->queue >= QUEUE_COUNT || n->queue == QUEUE_IO)
+      FAIL(UNSUPPORTED, n->name, "its queue is %s; this runtime runs compute and comm", (unsigned)n->queue < QUEUE_COUNT ? queue_name(n->queue) : "none that exists");
+    for (int k = 0; k < n->n_waits; k++) {
+      const Node *on = n->waits[k] < i ? graph->nodes[n->waits[k]] : NULL;
+      if (!on || on->phase != n->phase || on->queue == n->queue)
+        FAIL(MALFORMED, n->name, "it waits for step %u; steps wait for earlier steps of their phase on another queue", n->waits[k]);
+    }
+    if (!(n->op->flags & OP_COLLECTIVE)) continue;
+    if (collective && collective->queue != n->queue)
+      FAIL(MALFORMED, n->name, "it is on queue %s and the collective '%s' on queue %s; all are issued by one thread", queue_name(n->queue), collective->name,
+           queue_name(collective->queue));
+    collective = n;
+  }
+  return NULL;
+}
+
 Status step_program_check(const Graph *graph) {
   int ranks = mesh_ranks(&graph->mesh);
   TRY(check_buffers(graph));
@@ -85,7 +106,7 @@ Status step_program_check(const Graph *graph) {
   TRY(check_report(graph->loss_report, "loss"));
   TRY(check_report(graph->norm_report, "norm"));
   for (size_t i = 0; i < graph->n_nodes; i++) TRY(check_node(graph, graph->nodes[i]));
-  return NULL;
+  return check_queues(graph);
 }
 
 // ---- First half ---------------------------------------------------------------------------------------------------------------
@@ -111,15 +132,31 @@ static Status prepare_step(const Graph *graph, const Node *n, Step *step) {
   return NULL;
 }
 
+// `place`: per node, how many steps its queue has before it in its phase.
+static void prepare_waits(const Graph *graph, const Node *n, const uint32_t *place, Arena *arena, Step *step) {
+  QueueWait *waits = ARENA_ARRAY(arena, QueueWait, n->n_waits);
+  for (int i = 0; i < n->n_waits; i++) waits[i] = (QueueWait){graph->nodes[n->waits[i]]->queue, place[n->waits[i]] + 1};
+  step->waits = waits;
+  step->n_waits = n->n_waits;
+}
+
+static uint32_t *prepare_queues(const Graph *graph, Arena *arena, StepProgram *out) {
+  uint32_t *place = ARENA_ARRAY(arena, uint32_t, graph->n_nodes), count[PHASE_COUNT][QUEUE_COUNT] = {{0}};
+  for (size_t i = 0; i < graph->n_nodes; i++) place[i] = count[graph->nodes[i]->phase][graph->nodes[i]->queue]++;
+  for (int p = 0; p < PHASE_COUNT; p++)
+    for (int q = 0; q < QUEUE_COUNT; q++) out->queues[p][q].steps = ARENA_ARRAY(arena, Step, count[p][q]);
+  return place;
+}
+
 static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const KernelContext *common, StepProgram *out) {
-  size_t count[PHASE_COUNT] = {0};
-  for (size_t i = 0; i < graph->n_nodes; i++) count[graph->nodes[i]->phase]++;
-  for (int p = 0; p < PHASE_COUNT; p++) out->steps[p] = ARENA_ARRAY(arena, Step, count[p]);
+  const uint32_t *place = prepare_queues(graph, arena, out);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
     if (variant && n->phase != PHASE_MICRO) continue;
     Tensor *tensors = ARENA_ARRAY(arena, Tensor, n->n_inputs + n->n_outputs);
-    Step *step = &out->steps[n->phase][out->n_steps[n->phase]++];
+    StepQueue *queue = &out->queues[n->phase][n->queue];
+    Step *step = &queue->steps[queue->n++];
+    prepare_waits(graph, n, place, arena, step);
     step->context = *common;
     step->context.node = n;
     step->context.in = tensors;
@@ -199,8 +236,8 @@ static void *control(const Place *p, const char *name) {
 
 void step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
   Place place = {graph, rank, rank_memory, process_memory};
-  for (int p = 0; p < PHASE_COUNT; p++)
-    for (size_t i = 0; i < program->n_steps[p]; i++) place_step(&place, &program->steps[p][i]);
+  for (StepQueue *q = program->queues[0]; q < program->queues[PHASE_COUNT]; q++)
+    for (size_t i = 0; i < q->n; i++) place_step(&place, &q->steps[i]);
   for (size_t i = 0; i < graph->n_inputs; i++)
     program->inputs[i] = (Tensor){graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, &graph->inputs[i]->type};
   program->lr = control(&place, "tessera.lr");
@@ -217,9 +254,9 @@ Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank
 }
 
 void step_program_finish(StepProgram *program) {
-  for (int p = 0; p < PHASE_COUNT; p++)
-    for (size_t i = 0; i < program->n_steps[p]; i++) {
-      KernelPrepare *prepare = &program->steps[p][i].prepare;
+  for (StepQueue *q = program->queues[0]; q < program->queues[PHASE_COUNT]; q++)
+    for (size_t i = 0; i < q->n; i++) {
+      KernelPrepare *prepare = &q->steps[i].prepare;
       if (prepare->destroy) prepare->destroy(prepare->prepared);
       prepare->destroy = NULL;
     }

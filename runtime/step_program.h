@@ -8,16 +8,28 @@
 #include "../kernels/kernel.h"
 #include "arena_memory.h"
 
+// A step of another queue must have ended: that many of the steps of `queue` in the same phase.
+typedef struct QueueWait {
+  Queue queue;
+  uint32_t count;
+} QueueWait;
+
 typedef struct Step {
   KernelContext context;
   KernelRun run;                                   // NULL: nothing to compute (a view, or a guard alone)
   int64_t view_bytes;                            // logical bytes that a gather by view stands for
+  const QueueWait *waits;
+  int n_waits;
   KernelPrepare prepare;
 } Step;
 
+typedef struct StepQueue {                       // in order
+  Step *steps;
+  size_t n;
+} StepQueue;
+
 typedef struct StepProgram {
-  Step *steps[PHASE_COUNT];
-  size_t n_steps[PHASE_COUNT];
+  StepQueue queues[PHASE_COUNT][QUEUE_COUNT];
   Tensor *inputs;                                // of the graph, to be filled by the data feed; data NULL: nobody reads it
   size_t n_inputs;
   double *lr;                                    // control scalars; NULL: the plan has no use for it
@@ -28,7 +40,7 @@ typedef struct StepProgram {
 // Where a value lies for a rank. The plan has passed step_program_check.
 void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
 
-// Everything that could make a run touch memory outside its arenas is refused here, by value and numbers: MALFORMED. Tiers and roles that
+// Everything that could make a run touch memory outside its arenas, or wait for what never comes, is refused here, by value and numbers: MALFORMED. Tiers and roles that
 // this runtime has no meaning for: UNSUPPORTED.
 MUST_USE Status step_program_check(const Graph *graph);
 

@@ -16,6 +16,8 @@
 
 enum { SPIN_PAUSES = 2000 };
 
+static void counter_init(TeamCounter *c) { atomic_store(&c->wanted, UINT64_MAX); }
+
 static inline void cpu_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -29,7 +31,7 @@ static int processors_allowed(void) {
   return online > 0 ? (int)online : 1;
 }
 
-Status team_create(int ranks, int n_regions, int64_t deadline_ns, Team **out) {
+Status team_create(int ranks, int threads_per_rank, int n_regions, int64_t deadline_ns, Team **out) {
   if (ranks < 1 || ranks > 4096) FAIL(USAGE, NULL, "%d ranks in one process: 1 to 4096 are possible", ranks);
   if (n_regions < 0 || deadline_ns <= 0) FAIL(USAGE, NULL, "a team needs a deadline above 0 ns, not %lld", (long long)deadline_ns);
   Team *team = aligned_alloc(TEAM_LINE_BYTES, sizeof *team);
@@ -38,7 +40,7 @@ Status team_create(int ranks, int n_regions, int64_t deadline_ns, Team **out) {
   team->ranks = ranks;
   team->n_regions = n_regions;
   team->deadline_ns = deadline_ns;
-  team->spin = ranks <= processors_allowed();
+  team->spin = ranks * threads_per_rank <= processors_allowed();
   size_t rank_bytes = (size_t)ranks * sizeof *team->rank;
   size_t view_bytes = (size_t)(n_regions ? n_regions : 1) * (size_t)ranks * sizeof *team->views;
   team->rank = aligned_alloc(TEAM_LINE_BYTES, rank_bytes);
@@ -50,6 +52,10 @@ Status team_create(int ranks, int n_regions, int64_t deadline_ns, Team **out) {
   }
   memset(team->rank, 0, rank_bytes);
   memset(team->views, 0, view_bytes);
+  for (int r = 0; r < ranks; r++) {
+    counter_init(&team->rank[r].phases);
+    for (int q = 0; q < QUEUE_COUNT; q++) counter_init(&team->rank[r].steps[q]), counter_init(&team->rank[r].joins[q]);
+  }
   for (int r = 0; r < ranks; r++)
     team->comms[r] = (LocalComm){.base = {.ops = &comm_local_ops, .rank = r, .size = ranks}, .team = team};
   *out = team;
@@ -83,6 +89,8 @@ void team_abort(Team *team, int rank, const char *what) {
   atomic_store(&team->abort_state, 2);
   event_signal(&team->barrier_event, &team->barrier_sleepers);
   event_signal(&team->view_event, &team->view_sleepers);
+  for (int r = 0; r < team->ranks; r++)
+    for (int q = 0; q < QUEUE_COUNT; q++) event_signal(&team->rank[r].steps[q].event, &team->rank[r].steps[q].sleepers);
 }
 
 int team_abort_rank(Team *team) {
@@ -140,6 +148,48 @@ static Status team_wait(Team *team, int rank, const Wait *wait) {
     atomic_fetch_add(wait->sleepers, 1);
     syscall(SYS_futex, wait->word, FUTEX_WAIT_PRIVATE, seen, &left, NULL, 0);   // every outcome: look again
     atomic_fetch_sub(wait->sleepers, 1);
+  }
+}
+
+// ---- Counters of one rank's queues ----
+
+// A sleeper is woken when what it waits for is there, not at every step: a phase has many steps and few waits.
+void team_count(TeamCounter *c, uint64_t more) {
+  uint64_t now = atomic_fetch_add(&c->count, more) + more;
+  if (now < atomic_load(&c->wanted)) return;
+  atomic_store(&c->wanted, UINT64_MAX);                  // who waits for more looks again and says so again
+  event_signal(&c->event, &c->sleepers);
+}
+
+static void want(TeamCounter *c, uint64_t count) {
+  uint64_t wanted = atomic_load(&c->wanted);
+  while (count < wanted && !atomic_compare_exchange_weak(&c->wanted, &wanted, count)) {
+  }
+}
+
+Status team_await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of, bool endless) {
+  if (!endless && !team_aborted(team) && atomic_load(&c->count) >= count) return NULL;
+  for (int i = 0; team->spin && i < SPIN_PAUSES && atomic_load(&c->count) < count && (endless || !team_aborted(team)); i++) cpu_pause();
+  int64_t end_ns = 0, deadline_ns = 2 * team->deadline_ns;     // a wait for other ranks, on that queue, fails first: its text says more
+  for (uint64_t before = UINT64_MAX;;) {
+    uint32_t seen = atomic_load(&c->event);
+    want(c, count);                                      // before the look below: who counts in between sees it
+    uint64_t now = atomic_load(&c->count);
+    if (!endless && team_aborted(team)) return abort_status(team, rank);
+    if (now >= count) return NULL;
+    if (now != before) end_ns = clock_now_ns() + deadline_ns;
+    before = now;
+    int64_t left_ns = end_ns - clock_now_ns();
+    if (!endless && left_ns <= 0) {
+      Status s = status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s for its queue %s, which ended no step in that time", rank, (double)deadline_ns / 1e9,
+                             queue_name(of));
+      s->rank = rank;
+      return s;
+    }
+    struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
+    atomic_fetch_add(&c->sleepers, 1);
+    syscall(SYS_futex, &c->event, FUTEX_WAIT_PRIVATE, seen, endless ? NULL : &left, NULL, 0);   // every outcome: look again
+    atomic_fetch_sub(&c->sleepers, 1);
   }
 }
 

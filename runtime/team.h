@@ -20,11 +20,19 @@ typedef struct Slot {
   void *out;
 } Slot;
 
+// What one thread of a rank counts and another thread of it waits for. `wanted`: the smallest count that a sleeper waits for.
+typedef struct TeamCounter {
+  _Alignas(TEAM_LINE_BYTES) _Atomic uint64_t count, wanted;
+  _Atomic uint32_t event, sleepers;                      // futex word
+} TeamCounter;
+
 // One rank's own lines. Two slots: collective n uses n & 1, so that a slow reader of n is not overtaken by a writer of n + 1.
 typedef struct TeamRank {
   _Alignas(TEAM_LINE_BYTES) Slot slots[2];
   _Alignas(TEAM_LINE_BYTES) _Atomic uint64_t arrived;    // barriers entered
-  uint64_t sequence;                                     // collectives entered; this rank's thread only
+  uint64_t sequence;                                     // collectives entered; only by the thread that issues this rank's collectives
+  TeamCounter phases;                                    // begun by the rank's thread; its other queues wait for that
+  TeamCounter steps[QUEUE_COUNT], joins[QUEUE_COUNT];    // steps and phases that each queue has ended, since the start
 } TeamRank;
 
 // Epochs of one region and rank (comm.h: view guards). They only grow, and in the same order on every rank.
@@ -38,7 +46,7 @@ struct LocalComm;
 struct Team {
   int ranks, n_regions;
   int64_t deadline_ns;
-  bool spin;                                             // ranks <= processors that this process may use
+  bool spin;                                             // threads <= processors that this process may use
   TeamRank *rank;                                        // [ranks]
   ViewEpochs *views;                                     // [n_regions][ranks]
   struct LocalComm *comms;                               // [ranks]
@@ -69,6 +77,12 @@ MUST_USE Status team_read_begin(Team *team, int rank, int32_t region);
 MUST_USE Status team_read_end(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_begin(Team *team, int rank, int32_t region);
 MUST_USE Status team_write_end(Team *team, int rank, int32_t region);
+
+// Adds to a counter and wakes who waits for that.
+void team_count(TeamCounter *counter, uint64_t more);
+// Waits until the counter of queue `of` of the rank has come to `count`. Fails on abort, and when nothing is counted for twice the deadline; it never
+// fails when `endless`: for what has nothing to do, and for what must have ended before its memory can be used again.
+MUST_USE Status team_await(Team *team, int rank, TeamCounter *counter, uint64_t count, Queue of, bool endless);
 
 int team_abort_rank(Team *team);          // of the first team_abort: its rank; -1: none
 const char *team_abort_text(Team *team);  // and its text; ""

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#include "../../runtime/comm.h"
+#include "../../ir/clock.h"
+#include "../../runtime/team.h"
 
 static const int rank_counts[] = {1, 2, 3, 4, 5, 8};
 static const int64_t sizes[] = {0, 1, 7, 64, 1023, 4097, 20011};
@@ -67,7 +68,7 @@ static void *thread_main(void *p) {
 }
 
 static void run_ranks(Job *job, int64_t deadline_ns) {
-  assert_null(team_create(job->ranks, REGIONS, deadline_ns, &job->team));
+  assert_null(team_create(job->ranks, 1, REGIONS, deadline_ns, &job->team));
   Thread threads[RANKS_MAX];
   for (int r = 0; r < job->ranks; r++) {
     threads[r] = (Thread){job, r, 0};
@@ -262,6 +263,108 @@ static void views(void **state) {
   }
 }
 
+// ---- Two threads of a rank ----
+
+enum { ROUNDS = 40 };
+typedef struct Other { Comm *comm; Job *job; pthread_t id; Status status; } Other;
+
+// Ends the reading of round after round and publishes anew, while the rank's first thread is in collectives.
+static Status other_rounds(Comm *c, Job *job) {
+  TeamRank *rank = &job->team->rank[c->rank];
+  int64_t *cells = job->shared;
+  for (uint64_t i = 1; i <= ROUNDS; i++) {
+    TRY(team_await(job->team, c->rank, &rank->steps[QUEUE_COMM], i, QUEUE_COMM, false));
+    for (int r = 0; r < c->size; r++)
+      if (cells[r] != (int64_t)i - 1) return wrong("a cell is not of this round", c->rank, r);
+    TRY(c->ops->read_end(c, 0));
+    TRY(c->ops->write_begin(c, 0));
+    cells[c->rank] = (int64_t)i;
+    TRY(c->ops->write_end(c, 0));
+    team_count(&rank->steps[QUEUE_COMPUTE], 1);
+  }
+  return NULL;
+}
+
+static void *other_main(void *p) {
+  Other *o = p;
+  o->status = other_rounds(o->comm, o->job);
+  if (o->status) team_abort(o->job->team, o->comm->rank, o->status->what);
+  return NULL;
+}
+
+static Status first_rounds(Comm *c, Job *job) {
+  TeamRank *rank = &job->team->rank[c->rank];
+  for (uint64_t i = 1; i <= ROUNDS; i++) {
+    TRY(c->ops->read_begin(c, 0));
+    team_count(&rank->steps[QUEUE_COMM], 1);
+    double x[64];
+    for (int e = 0; e < 64; e++) x[e] = (double)(c->rank + 1) * (double)i;
+    TRY(c->ops->all_reduce(c, 0, x, 64, DTYPE_F64));
+    if (x[63] != (double)i * c->size * (c->size + 1) / 2) return wrong("a sum is wrong", c->rank, 63);
+    TRY(team_await(job->team, c->rank, &rank->steps[QUEUE_COMPUTE], i, QUEUE_COMPUTE, false));
+  }
+  return NULL;
+}
+
+static Status body_two_threads(Comm *c, Job *job) {
+  Other other = {.comm = c, .job = job};
+  if (pthread_create(&other.id, NULL, other_main, &other)) return wrong("no thread", c->rank, 0);
+  Status status = first_rounds(c, job);
+  pthread_join(other.id, NULL);
+  if (!status) return other.status;
+  status_free(other.status);
+  return status;
+}
+
+static void two_threads(void **state) {
+  for (int c = 0; c < N_COUNTS; c++) {
+    Job job = {.ranks = rank_counts[c], .body = body_two_threads};
+    job.shared = calloc(RANKS_MAX, sizeof(int64_t));
+    run_ranks(&job, 60 * second_ns);
+    expect_all_ok(&job);
+    free(job.shared);
+    end_job(&job);
+  }
+}
+
+// The queue that rank 0 waits for goes on for longer than the deadline, and comes; the one that rank 1 waits for ends nothing.
+static Status body_counts(Comm *c, Job *job) {
+  TeamRank *rank = &job->team->rank[0];
+  if (c->rank == 0) return team_await(job->team, 0, &rank->steps[QUEUE_COMM], 10, QUEUE_COMM, false);
+  if (c->rank == 1) return team_await(job->team, 1, &job->team->rank[1].steps[QUEUE_COMM], 1, QUEUE_COMM, false);
+  for (int i = 0; i < 10; i++) {
+    usleep(100000);
+    team_count(&rank->steps[QUEUE_COMM], 1);
+  }
+  return NULL;
+}
+
+static void counts(void **state) {
+  Job job = {.ranks = 3, .body = body_counts};
+  run_ranks(&job, second_ns / 4);
+  assert_null(job.results[0]);
+  assert_int_equal(status_code(job.results[1]), STATUS_RANK);
+  assert_string_equal(job.results[1]->what, "rank 1 waited 0.500 s for its queue comm, which ended no step in that time");
+  end_job(&job);
+}
+
+static Status body_counts_aborted(Comm *c, Job *job) {
+  if (c->rank == 0) return team_await(job->team, 0, &job->team->rank[0].steps[QUEUE_COMM], 1, QUEUE_COMM, false);
+  usleep(20000);
+  team_abort(job->team, 1, "out of luck");
+  return NULL;
+}
+
+static void counts_aborted(void **state) {
+  Job job = {.ranks = 2, .body = body_counts_aborted};
+  double start = (double)clock_now_ms();
+  run_ranks(&job, 60 * second_ns);
+  assert_true((double)clock_now_ms() - start < 10000);
+  assert_int_equal(status_code(job.results[0]), STATUS_RANK);
+  assert_string_equal(job.results[0]->what, "stopped because rank 1 failed: out of luck");
+  end_job(&job);
+}
+
 // ---- Failure ----
 
 static double now_s(void) {
@@ -381,10 +484,10 @@ static void bad_arguments(void **state) {
     end_job(&job);
   }
   Team *team = NULL;
-  Status s = team_create(0, 0, second_ns, &team);
+  Status s = team_create(0, 1, 0, second_ns, &team);
   assert_int_equal(status_code(s), STATUS_USAGE);
   status_free(s);
-  s = team_create(2, 0, 0, &team);
+  s = team_create(2, 1, 0, 0, &team);
   assert_int_equal(status_code(s), STATUS_USAGE);
   status_free(s);
   assert_null(team);
@@ -395,6 +498,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gathers), cmocka_unit_test(scatters), cmocka_unit_test(reduces),   cmocka_unit_test(views),         cmocka_unit_test(aborts),
       cmocka_unit_test(deadline), cmocka_unit_test(mismatches), cmocka_unit_test(bad_arguments),
+      cmocka_unit_test(two_threads), cmocka_unit_test(counts), cmocka_unit_test(counts_aborted),
   };
   int failed = 0;
   for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,10 +102,13 @@ static bool on_step(void *self, const StepResult *result) {
 static void same_bits_and_predicted_memory(void **state) {
   char first_hash[33] = "", hash[33];
   double first_losses[5];
+  static const int64_t depths[] = {0, 1, 2, 100};
   for (int ranks = 1; ranks <= 8; ranks *= 2)
-    for (int zero = 0; zero < 4; zero++) {
+    for (int i = 0; i < 4 * 4; i++) {
       Bench b;
-      start(&b, options_of(ranks, zero, 8), quick());
+      CompileOptions options = options_of(ranks, i % 4, 8);
+      options.prefetch = depths[i / 4];
+      start(&b, options, quick());
       ok(executor_run(b.executor, 5, on_step, &b));
       assert_int_equal(b.n_losses, 5);
       ok(executor_params_hash(b.executor, hash));
@@ -184,12 +188,14 @@ static Comm *delayed(void *self, Comm *comm) {
 static void late_collectives_change_nothing(void **state) {
   char want[33] = "", got[33];
   for (int zero = 0; zero < 4; zero++)
-    for (uint64_t seed = 0; seed < 3; seed++) {
+    for (uint64_t seed = 0; seed < 6; seed++) {
       Bench b;
       Wrapped w = {.seed = seed};
       ExecutorOptions run = quick();
+      CompileOptions options = options_of(4, zero, 8);
       if (seed) run.wrap_comm = delayed, run.wrap_self = &w;    // seed 0: none
-      start(&b, options_of(4, zero, 8), run);
+      options.prefetch = (int64_t)seed % 3;
+      start(&b, options, run);
       ok(executor_run(b.executor, 3, on_step, &b));
       ok(executor_params_hash(b.executor, got));
       if (!want[0]) memcpy(want, got, sizeof want);
@@ -204,31 +210,41 @@ static void late_collectives_change_nothing(void **state) {
 typedef struct FailingComm {
   Comm base;                     // must be first
   Comm *inner;
-  int64_t *calls;
+  _Atomic int64_t *calls;        // by all threads of the rank
   int64_t fails;
 } FailingComm;
 typedef struct Failing {
   FailingComm comms[WRAPPED_MAX];
   int rank;
-  int64_t fails, calls;
+  int64_t fails;
+  _Atomic int64_t calls;
 } Failing;
 
-#define CALL(comm_, call)                                                                                        \
-  FailingComm *f = (FailingComm *)(comm_);                                                                       \
-  if (f->calls && ++*f->calls == f->fails) return status_fail(STATUS_RANK, NULL, "a collective that fails");     \
-  Comm before = *f->inner;                                                                                       \
-  Status status = f->inner->ops->call;                                                                           \
-  f->base.sent_bytes += f->inner->sent_bytes - before.sent_bytes;                                                \
+static Status fail_in_turn(FailingComm *f) {
+  return f->calls && atomic_fetch_add(f->calls, 1) + 1 == f->fails ? status_fail(STATUS_RANK, NULL, "a collective that fails") : NULL;
+}
+
+#define GUARD(comm_, call)                   \
+  FailingComm *f = (FailingComm *)(comm_);   \
+  TRY(fail_in_turn(f));                      \
+  return f->inner->ops->call
+
+#define COLLECTIVE(comm_, call)              \
+  FailingComm *f = (FailingComm *)(comm_);   \
+  TRY(fail_in_turn(f));                      \
+  Comm before = *f->inner;                   \
+  Status status = f->inner->ops->call;       \
+  f->base.sent_bytes += f->inner->sent_bytes - before.sent_bytes;   \
   return status
 
-static Status failing_all_gather(Comm *c, int axis, const void *shard, void *whole, int64_t n, Dtype d) { CALL(c, all_gather(f->inner, axis, shard, whole, n, d)); }
-static Status failing_scatter(Comm *c, int axis, const void *whole, void *shard, int64_t n, Dtype d) { CALL(c, reduce_scatter(f->inner, axis, whole, shard, n, d)); }
-static Status failing_all_reduce(Comm *c, int axis, void *data, int64_t n, Dtype d) { CALL(c, all_reduce(f->inner, axis, data, n, d)); }
-static Status failing_barrier(Comm *c) { CALL(c, barrier(f->inner)); }
-static Status failing_read_begin(Comm *c, int32_t region) { CALL(c, read_begin(f->inner, region)); }
-static Status failing_read_end(Comm *c, int32_t region) { CALL(c, read_end(f->inner, region)); }
-static Status failing_write_begin(Comm *c, int32_t region) { CALL(c, write_begin(f->inner, region)); }
-static Status failing_write_end(Comm *c, int32_t region) { CALL(c, write_end(f->inner, region)); }
+static Status failing_all_gather(Comm *c, int axis, const void *shard, void *whole, int64_t n, Dtype d) { COLLECTIVE(c, all_gather(f->inner, axis, shard, whole, n, d)); }
+static Status failing_scatter(Comm *c, int axis, const void *in, void *shard, int64_t n, Dtype d) { COLLECTIVE(c, reduce_scatter(f->inner, axis, in, shard, n, d)); }
+static Status failing_all_reduce(Comm *c, int axis, void *data, int64_t n, Dtype d) { COLLECTIVE(c, all_reduce(f->inner, axis, data, n, d)); }
+static Status failing_barrier(Comm *c) { COLLECTIVE(c, barrier(f->inner)); }
+static Status failing_read_begin(Comm *c, int32_t region) { GUARD(c, read_begin(f->inner, region)); }
+static Status failing_read_end(Comm *c, int32_t region) { GUARD(c, read_end(f->inner, region)); }
+static Status failing_write_begin(Comm *c, int32_t region) { GUARD(c, write_begin(f->inner, region)); }
+static Status failing_write_end(Comm *c, int32_t region) { GUARD(c, write_end(f->inner, region)); }
 
 static const CommOps failing_ops = {failing_all_gather, failing_scatter, failing_all_reduce, failing_barrier,
                                     failing_read_begin, failing_read_end, failing_write_begin, failing_write_end};
@@ -243,14 +259,17 @@ static Comm *failing(void *self, Comm *comm) {
 // Collective or guard number n of one rank fails, n = 1, 2, 3, ... until a run meets no failure: each time all ranks stop, and the error is that
 // rank's.
 static void each_failing_collective_is_named(void **state) {
-  for (int zero = 0; zero < 4; zero++) {
+  for (int i = 0; i < 8; i++) {
+    int zero = i / 2;
     int64_t fails = 1;
     for (bool failed = true; failed; fails++) {
       Bench b;
       Failing f = {.rank = 1, .fails = fails};
       ExecutorOptions run = quick();
       run.wrap_comm = failing, run.wrap_self = &f;
-      compile(&b, options_of(3, zero, 6));
+      CompileOptions options = options_of(3, zero, 6);
+      options.prefetch = i % 2;
+      compile(&b, options);
       open_data(&b);
       Status s = executor_create(&b.plan, &b.imported.weights, &b.feed, &run, &b.executor);
       if (!s) s = executor_run(b.executor, 1, on_step, &b);
@@ -310,7 +329,7 @@ static void shuffle_steps(Graph *g, unsigned seed) {
 }
 
 static void compile_shuffled(Bench *b, CompileOptions options, unsigned seed) {
-  static const char *const rest[] = {"schedule", "plan_memory", NULL};
+  static const char *const rest[] = {"prefetch", "schedule", "plan_memory", NULL};
   *b = (Bench){.arena = arena_create(0)};
   ok(model_open(model_file, &b->model));
   ok(model_import(b->model, NULL, b->arena, &b->imported));
@@ -334,7 +353,9 @@ static void other_orders_change_nothing(void **state) {
       Wrapped w = {.seed = seed};
       ExecutorOptions run = quick();
       if (seed) run.wrap_comm = delayed, run.wrap_self = &w;
-      compile_shuffled(&b, options_of(4, zero, 8), seed);
+      CompileOptions options = options_of(4, zero, 8);
+      options.prefetch = seed % 3;
+      compile_shuffled(&b, options, seed);
       const PlanDefect *defects;
       size_t n_defects;
       ok(verify_plan(b.program, b.arena, &defects, &n_defects, NULL));
@@ -420,12 +441,14 @@ static void stops_when_told(void **state) {
 
 static void a_failing_rank_is_named(void **state) {
   for (int step = 0; step < 5; step += 2)
-    for (int zero = 0; zero < 4; zero += 3) {
+    for (int i = 0; i < 4; i++) {
       Bench b;
       ExecutorOptions run = quick();
+      CompileOptions options = options_of(4, i % 2 * 3, 4);
+      options.prefetch = i / 2;
       run.fault_rank = 2;
       run.fault_step = step;
-      start(&b, options_of(4, zero, 4), run);
+      start(&b, options, run);
       Status s = executor_run(b.executor, 10, on_step, &b);
       assert_int_equal(status_code(s), STATUS_RANK);
       assert_int_equal(s->rank, 2);
@@ -468,22 +491,30 @@ static Status hanging_feed(void *self, int64_t batch, const Tensor *out, size_t 
   return b->feed.fill(b->feed.self, batch, out, n_inputs);
 }
 
-static void a_hanging_rank_is_left_behind(void **state) {
-  static Bench b;                                    // outlives the test: the hanging thread uses it
-  compile(&b, options_of(2, 0, 2));
-  open_data(&b);
-  DataFeed feed = {.fill = hanging_feed, .self = &b};
+static void leave_behind(Bench *b, CompileOptions options) {
+  compile(b, options);
+  open_data(b);
+  DataFeed feed = {.fill = hanging_feed, .self = b};
   ExecutorOptions run = quick();
   run.deadline_ns = 300000000;
-  ok(executor_create(&b.plan, &b.imported.weights, &feed, &run, &b.executor));
-  Status s = executor_run(b.executor, 10, on_step, &b);
+  ok(executor_create(&b->plan, &b->imported.weights, &feed, &run, &b->executor));
+  Status s = executor_run(b->executor, 10, on_step, b);
   assert_int_equal(status_code(s), STATUS_RANK);
   assert_non_null(strstr(s->what, "step 1: "));
   assert_non_null(strstr(s->what, "not there yet: rank 1; and 0.300 s later not all ranks have come back"));
-  assert_int_equal(b.n_losses, 1);
+  assert_int_equal(b->n_losses, 1);
   status_free(s);
-  executor_destroy(b.executor);                      // returns at once
+  executor_destroy(b->executor);                      // returns at once
   usleep(1200000);                                   // the thread ends its step: the sanitizers see it
+}
+
+static void a_hanging_rank_is_left_behind(void **state) {
+  static Bench b[2];                                 // they outlive the test: the hanging threads use them
+  CompileOptions options = options_of(2, 0, 2);
+  leave_behind(&b[0], options);
+  options.zero = 3;
+  options.prefetch = 1;                              // the communication queue waits for the rank, the compute queue for that
+  leave_behind(&b[1], options);
 }
 
 static Status nan_feed(void *self, int64_t batch, const Tensor *out, size_t n_inputs) {
@@ -536,6 +567,28 @@ static void carried_away(Graph *g) {
 static void other_library(Graph *g) { g->recipe.numerics_key = "kernels of another age"; }
 static void other_isa(Graph *g) { g->recipe.isa = "sparc"; }
 static void two_processes(Graph *g) { g->recipe.processes = 2; }
+static Node *collective(Graph *g, int skip) {
+  for (size_t i = 0; i < g->n_nodes; i++)
+    if ((g->nodes[i]->op->flags & OP_COLLECTIVE) && !skip--) return g->nodes[i];
+  fail_msg("there is no such collective");
+  return NULL;
+}
+static void other_queue(Graph *g) { g->nodes[0]->queue = QUEUE_IO; }
+static void wild_queue(Graph *g) { g->nodes[0]->queue = (Queue)7; }
+static void two_queues(Graph *g) { collective(g, 1)->queue = QUEUE_COMM; }
+static void wait_of(Node *n, uint32_t on) {
+  static uint32_t wait;
+  wait = on;
+  n->waits = &wait;
+  n->n_waits = 1;
+}
+static void waits_for_later(Graph *g) { wait_of(g->nodes[1], 2); }
+static void waits_for_nobody(Graph *g) { wait_of(g->nodes[1], 1 << 20); }
+static void waits_for_own_queue(Graph *g) { wait_of(g->nodes[1], 0); }
+static void waits_for_other_phase(Graph *g) {
+  g->nodes[0]->queue = QUEUE_COMM;
+  wait_of(g->nodes[g->n_nodes - 1], 0);
+}
 static void more_threads(Graph *g) { g->recipe.threads_per_rank = 2; }
 static void more_ranks(Graph *g) { g->recipe.ranks_per_process = 3; }
 static void no_micro(Graph *g) { g->recipe.micro_per_rank = 0; }
@@ -547,6 +600,8 @@ static void spoilt_plans_are_refused(void **state) {
       {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_UNSUPPORTED},
       {wild_region, STATUS_MALFORMED},  {wild_workspace, STATUS_MALFORMED},  {wild_phase, STATUS_MALFORMED},      {unknown_control, STATUS_UNSUPPORTED},
       {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_UNSUPPORTED}, {more_ranks, STATUS_MALFORMED},
+      {other_queue, STATUS_UNSUPPORTED}, {wild_queue, STATUS_UNSUPPORTED},   {two_queues, STATUS_MALFORMED},      {waits_for_later, STATUS_MALFORMED},
+      {waits_for_nobody, STATUS_MALFORMED}, {waits_for_own_queue, STATUS_MALFORMED}, {waits_for_other_phase, STATUS_MALFORMED},
       {more_threads, STATUS_UNSUPPORTED}, {no_micro, STATUS_MALFORMED},     {other_library, STATUS_UNSUPPORTED},       {unplanned, STATUS_USAGE}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Bench b;
