@@ -182,7 +182,46 @@ static void add_domains(Writer *w, Onnx__ModelProto *model) {
   }
 }
 
-static Status write_model(const Graph *graph, bool plain, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+static Onnx__StringStringEntryProto **graph_pairs(Writer *w, size_t *n) {
+  MetaPair *pairs;
+  *n = meta_of_graph(w->graph, w->arena, &pairs);
+  return make_pairs(w, pairs, n);
+}
+
+// A further program: a node that holds it.
+static Status make_program(Arena *arena, const Graph *program, int number, Onnx__NodeProto **out) {
+  Writer w = {arena, program, ARENA_ARRAY(arena, bool, program->n_values), false};
+  Onnx__NodeProto *n = MESSAGE(arena, Onnx__NodeProto, ONNX__NODE_PROTO__INIT);
+  Onnx__AttributeProto *body = MESSAGE(arena, Onnx__AttributeProto, ONNX__ATTRIBUTE_PROTO__INIT);
+  n->name = arena_printf(arena, "program.%d", number);
+  n->op_type = message_text(PLAN_PROGRAM_OP);
+  n->domain = message_text("tessera");
+  n->n_output = 1;                                   // ONNX wants one; it is no value of the plan
+  n->output = ARENA_ARRAY(arena, char *, 1);
+  n->output[0] = n->name;
+  n->n_attribute = 1;
+  n->attribute = LIST(arena, Onnx__AttributeProto, 1);
+  n->attribute[0] = body;
+  body->name = message_text("body");
+  body->has_type = true;
+  body->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH;
+  TRY(make_graph(&w, &body->g));
+  body->g->metadata_props = graph_pairs(&w, &body->g->n_metadata_props);
+  *out = n;
+  return STATUS_OK;
+}
+
+static Status add_programs(Arena *arena, const Graph *const *programs, int n, Onnx__GraphProto *to) {
+  Onnx__NodeProto **nodes = LIST(arena, Onnx__NodeProto, to->n_node + (size_t)n);
+  for (int p = 0; p < n; p++) TRY(make_program(arena, programs[p], p + 1, &nodes[p]));
+  memcpy(nodes + n, to->node, to->n_node * sizeof *nodes);
+  to->node = nodes;
+  to->n_node += (size_t)n;
+  return STATUS_OK;
+}
+
+static Status write_model(const Graph *const *programs, int n_programs, bool plain, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  const Graph *graph = programs[0];
   Writer w = {arena, graph, ARENA_ARRAY(arena, bool, graph->n_values), plain};
   Onnx__ModelProto *model = MESSAGE(arena, Onnx__ModelProto, ONNX__MODEL_PROTO__INIT);
   model->has_ir_version = true;
@@ -193,9 +232,8 @@ static Status write_model(const Graph *graph, bool plain, Arena *arena, const vo
   if (plain) add_domains(&w, model);
   else model->opset_import[model->n_opset_import++] = message_opset(arena, "tessera", 1);
   TRY(make_graph(&w, &model->graph));
-  MetaPair *pairs;
-  model->n_metadata_props = meta_of_graph(graph, arena, &pairs);
-  model->metadata_props = make_pairs(&w, pairs, &model->n_metadata_props);
+  if (n_programs > 1) TRY(add_programs(arena, programs + 1, n_programs - 1, model->graph));
+  model->metadata_props = graph_pairs(&w, &model->n_metadata_props);
   sharding_export_configurations(graph, arena, model);
   size_t n = onnx__model_proto__get_packed_size(model);
   uint8_t *bytes = arena_alloc(arena, n);
@@ -205,14 +243,18 @@ static Status write_model(const Graph *graph, bool plain, Arena *arena, const vo
   return STATUS_OK;
 }
 
-Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+Status plan_to_onnx(const Graph *const *programs, int n_programs, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
   ARENA_GUARD(arena);
-  ARENA_RETURN(arena, write_model(graph, false, arena, out_bytes, out_n_bytes));
+  ARENA_RETURN(arena, write_model(programs, n_programs, false, arena, out_bytes, out_n_bytes));
+}
+
+Status graph_to_onnx(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
+  return plan_to_onnx(&graph, 1, arena, out_bytes, out_n_bytes);
 }
 
 static Status model_guarded(const Graph *graph, Arena *arena, const void **out_bytes, size_t *out_n_bytes) {
   ARENA_GUARD(arena);
-  ARENA_RETURN(arena, write_model(graph, true, arena, out_bytes, out_n_bytes));
+  ARENA_RETURN(arena, write_model(&graph, 1, true, arena, out_bytes, out_n_bytes));
 }
 
 static Status write_file(const Graph *graph, bool plain, const char *path) {

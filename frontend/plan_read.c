@@ -11,6 +11,7 @@ typedef struct Reader {
   Model *model;
   Arena *arena;
   OnnxModel onnx;
+  const OnnxGraph *from;           // that is being read, into `graph`
   Graph *graph;
   MetaReader *meta;
 } Reader;
@@ -71,7 +72,7 @@ static Status read_value(Reader *r, const Onnx__ValueInfoProto *info, Value **ou
 }
 
 static Status read_initializers(Reader *r) {
-  const OnnxGraph *g = &r->onnx.graph;
+  const OnnxGraph *g = r->from;
   for (size_t i = 0; i < g->n_initializers; i++)
     if (g->initializers[i].sparse) FAIL(UNSUPPORTED, NULL, "sparse initializers are not supported in plans");
   for (size_t i = 0; i < g->n_initializers; i++) {
@@ -151,7 +152,7 @@ static Status check_plan_versions(const OnnxModel *onnx, const char *path) {
 }
 
 static Status read_inputs(Reader *r, Value ***out, size_t *n_out) {
-  const Onnx__GraphProto *head = r->onnx.graph.head;
+  const Onnx__GraphProto *head = r->from->head;
   Value **inputs = ARENA_ARRAY(r->arena, Value *, head->n_input);
   for (size_t i = 0; i < head->n_input; i++) {
     const char *name = text_or_empty(head->input[i]->name);
@@ -164,18 +165,15 @@ static Status read_inputs(Reader *r, Value ***out, size_t *n_out) {
   return STATUS_OK;
 }
 
-// Values in the order in which they were: inputs, initializers, outputs of nodes. Value infos come after the nodes, so that they find their values.
-static Status read_graph(Reader *r) {
-  const OnnxModel *onnx = &r->onnx;
-  const Onnx__GraphProto *head = onnx->graph.head;
-  Graph *g = r->graph = graph_create(r->arena, head->name);
-  r->meta = meta_reader_create(g);
-  TRY(sharding_import_configurations(g, r->model->file));
-  Value **inputs;
-  size_t n_inputs;
-  TRY(read_inputs(r, &inputs, &n_inputs));
-  TRY(read_initializers(r));
-  for (size_t i = 0; i < onnx->graph.n_nodes; i++) TRY(read_node(r, &onnx->graph.nodes[i]));
+static const Bytes *program_body(const OnnxNode *node) {
+  const OnnxAttr *body = onnx_attr(node, "body");
+  bool is_program = !strcmp(onnx_domain(node->head->domain), "tessera") && !strcmp(text_or_empty(node->head->op_type), PLAN_PROGRAM_OP);
+  return is_program && body && body->has_graph ? &body->graph : NULL;
+}
+
+static Status read_described(Reader *r) {
+  const Onnx__GraphProto *head = r->from->head;
+  Graph *g = r->graph;
   for (size_t i = 0; i < head->n_output; i++) {
     Value *v = graph_find_value(g, text_or_empty(head->output[i]->name));
     if (!v) FAIL(MALFORMED, NULL, "graph output '%s' is defined nowhere", text_or_empty(head->output[i]->name));
@@ -187,9 +185,24 @@ static Status read_graph(Reader *r) {
       FAIL(MALFORMED, NULL, "value_info '%s' describes no value of the graph", text_or_empty(head->value_info[i]->name));
     TRY(read_value(r, head->value_info[i], NULL));
   }
-  for (size_t i = 0; i < onnx->head->n_metadata_props; i++) {
-    const char *key = own_key(text_or_empty(onnx->head->metadata_props[i]->key));
-    if (key) TRY(meta_set_graph(r->meta, key, text_or_empty(onnx->head->metadata_props[i]->value)));
+  return STATUS_OK;
+}
+
+// Values in the order in which they were: inputs, initializers, outputs of nodes. Value infos come after the nodes, so that they find their values.
+static Status read_graph(Reader *r, Onnx__StringStringEntryProto *const *pairs, size_t n_pairs) {
+  Graph *g = r->graph = graph_create(r->arena, r->from->head->name);
+  r->meta = meta_reader_create(g);
+  TRY(sharding_import_configurations(g, r->model->file));
+  Value **inputs;
+  size_t n_inputs;
+  TRY(read_inputs(r, &inputs, &n_inputs));
+  TRY(read_initializers(r));
+  for (size_t i = 0; i < r->from->n_nodes; i++)
+    if (r->from != &r->onnx.graph || !program_body(&r->from->nodes[i])) TRY(read_node(r, &r->from->nodes[i]));
+  TRY(read_described(r));
+  for (size_t i = 0; i < n_pairs; i++) {
+    const char *key = own_key(text_or_empty(pairs[i]->key));
+    if (key) TRY(meta_set_graph(r->meta, key, text_or_empty(pairs[i]->value)));
   }
   for (size_t i = 0; i < n_inputs; i++) {
     if (inputs[i]->producer) FAIL(MALFORMED, NULL, "graph input '%s' is the output of a node, too", inputs[i]->name);
@@ -198,19 +211,50 @@ static Status read_graph(Reader *r) {
   return meta_finish(r->meta);
 }
 
-static Status read_guarded(Reader *r) {
+// The graph of the file is program 0; each Program node holds a further one.
+static Status read_programs(Reader *r, const Graph ***out, int *n_out) {
+  const OnnxGraph *first = &r->onnx.graph;
+  const Graph **programs = NULL;
+  size_t n = 0, capacity = 0;
+  r->from = first;
+  TRY(read_graph(r, r->onnx.head->metadata_props, r->onnx.head->n_metadata_props));
+  ARENA_PUSH(r->arena, programs, n, capacity, r->graph);
+  for (size_t i = 0; i < first->n_nodes; i++) {
+    const Bytes *body = program_body(&first->nodes[i]);
+    if (!body) continue;
+    if (n == PLAN_PROGRAMS_MAX) FAIL(UNSUPPORTED, NULL, "the plan has more than %d programs", PLAN_PROGRAMS_MAX);
+    OnnxGraph *graph = ARENA_NEW(r->arena, OnnxGraph);
+    TRY(onnx_decode_graph(*body, r->arena, graph));
+    r->from = graph;
+    TRY(status_context(read_graph(r, graph->head->metadata_props, graph->head->n_metadata_props), "program %zu", n));
+    ARENA_PUSH(r->arena, programs, n, capacity, r->graph);
+  }
+  *out = programs;
+  *n_out = (int)n;
+  return STATUS_OK;
+}
+
+static Status read_guarded(Reader *r, const Graph ***out, int *n_out) {
   ARENA_GUARD(r->arena);
   Status status = onnx_decode_model(r->model->file, r->arena, &r->onnx);
   if (!status) status = check_plan_versions(&r->onnx, r->model->path);
-  if (!status) status = read_graph(r);
+  if (!status) status = read_programs(r, out, n_out);
   ARENA_RETURN(r->arena, status);
 }
 
-Status graph_read_onnx(Model *model, Arena *arena, Graph **out) {
+Status plan_read_onnx(Model *model, Arena *arena, const Graph ***out, int *n_out) {
   Reader r = {.model = model, .arena = arena};
   budget_begin(model, arena);
-  Status status = read_guarded(&r);
+  Status status = read_guarded(&r, out, n_out);
   budget_end(model, arena);
-  if (!status) *out = r.graph;
   return status;
+}
+
+Status graph_read_onnx(Model *model, Arena *arena, Graph **out) {
+  const Graph **programs;
+  int n;
+  TRY(plan_read_onnx(model, arena, &programs, &n));
+  if (n > 1) FAIL(UNSUPPORTED, NULL, "%s has %d programs, one for each coordinate of a further mesh axis; only 'tessera verify' takes such plans", model->path, n);
+  *out = (Graph *)programs[0];     // made here
+  return STATUS_OK;
 }

@@ -23,6 +23,8 @@ static inline int64_t bytes_times(int64_t bytes, int64_t times) {
 // that is not within one micro-batch (plan_add_variant checks it): buckets, order and sizes of collectives and guards, and the places of fixed
 // buffers. Each has its own constants, over the same bytes as other variants' constants and temporaries: the executor copies them in when a rank
 // changes its variant. The arena is as large as the largest variant's. Not together with several programs.
+#define PLAN_PROGRAM_AXIS "pp"    // mesh axis whose coordinates have programs of their own
+
 typedef struct Plan {
   int n_programs;
   const Graph *const *programs;

@@ -12,6 +12,7 @@ const PlanCode plan_codes[] = {
     {"structure", "label", "name, role or bucket, by which checkpoints find a value, are not those of what it is"},
     {"structure", "report", "what is reported as loss, norm or count is not that"},
     {"communication", "agreement", "a collective's sizes, types, axis, parts or kind fit neither each other nor the mesh nor what it moves"},
+    {"communication", "programs", "the programs of a plan are for another mesh, other ranks or other numbers of micro-batches"},
     {"communication", "bytes", "sent + saved bytes differ from the formula"},
     {"communication", "queue", "collectives lie on more than one queue"},
     {"communication", "deadlock", "steps wait for each other in a circle, on one rank or across ranks"},

@@ -131,7 +131,7 @@ static void rule_all_gather(Meanings *m, const Node *node) {
   const Value *in = input(node, 0);
   Meaning meaning = in ? m->of[in->id] : (Meaning){0};
   bool whole = meaning.kind == MEANS_PARAM || meaning.kind == MEANS_GRAD || meaning.kind == MEANS_DIRECTION;
-  if (!whole || (!meaning.shard && m->proof->ranks > 1)) {
+  if (!whole || (!meaning.shard && m->proof->ranks > 1) || attr_int(node, "axis")) {
     proof_defect(m->proof, "wrong_input", node, in, "step '%s' gathers '%s', which is no shard of a bucket but %s", node->name,
                  in ? in->name : "nothing",
                  meaning_name(meaning.kind));
@@ -210,10 +210,23 @@ static void check_accumulated(Meanings *m, const Node *node, const Value *v) {
                  node->name, v->name, m->count);
 }
 
+// A sum along another axis than the first, over programs of the plan: what it adds to has another part there and is what it was otherwise.
+static void rule_sum_of_programs(Meanings *m, const Node *node, Meaning meaning) {
+  if (!is_summed(meaning.kind) || node->op != &op_AllReduce)
+    proof_defect(m->proof, "wrong_input", node, input(node, 0), "step '%s' joins %s along a further axis; only sums are joined there, by AllReduce", node->name,
+                 meaning_name(meaning.kind));
+  check_label(m, node, meaning);
+  mean(m, output(node, 0), meaning);
+}
+
 static void rule_reduction(Meanings *m, const Node *node) {
   const Value *in = input(node, 0);
   Meaning meaning = in ? m->of[in->id] : (Meaning){0};
   bool scatters = node->op == &op_ReduceScatter;
+  if (attr_int(node, "axis")) {
+    rule_sum_of_programs(m, node, meaning);
+    return;
+  }
   if (!is_summed(meaning.kind) || meaning.updated || (scatters && meaning.kind != MEANS_GRAD)) {
     proof_defect(m->proof, "wrong_input", node, in, "step '%s' sums '%s' over ranks: that is %s", node->name, in ? in->name : "nothing",
                  meaning_name(meaning.kind));

@@ -12,6 +12,7 @@ typedef struct PlanDefect {
   const char *op;          // NULL: no step
   const char *param;       // parameter concerned; NULL: unknown
   const char *what;        // a sentence
+  int program;             // whose step it is
 } PlanDefect;
 
 typedef struct PlanCode { const char *group, *code, *meaning; } PlanCode;
@@ -29,6 +30,8 @@ typedef struct PlanCounts {
 
 // Proves one program. Defects in order of discovery, in `arena`; none: *n_out = 0. `counts` may be NULL. Fails only when memory runs out; a hostile program gives
 // defects. The program must have come from the importer, the parser or make_plan (names and pointers are whole).
+// The same of several programs (ir/plan.h), and that they meet in their collectives.
+MUST_USE Status verify_programs(const Graph *const *programs, int n, Arena *arena, const PlanDefect **out, size_t *n_out, PlanCounts *counts);
 MUST_USE Status verify_plan(const Graph *program, Arena *arena, const PlanDefect **out, size_t *n_out, PlanCounts *counts);
 
 #endif

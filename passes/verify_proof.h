@@ -1,5 +1,6 @@
 // Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement), verify_meaning.c and verify_ownership.c (what
-// values mean, who owns what), verify_memory.c (contents of memory, lifetimes) and verify_order.c (queues, waits, races).
+// values mean, who owns what), verify_memory.c (contents of memory, lifetimes) and verify_order.c (queues, waits, races), and
+// verify_programs.c (several programs).
 #ifndef TESSERA_VERIFY_PROOF_H
 #define TESSERA_VERIFY_PROOF_H
 
@@ -10,6 +11,7 @@ typedef struct Proof {
   Arena *arena;
   PlanDefect *defects;
   size_t n_defects, capacity;
+  int program;                     // that is being proved
   int ranks;                       // of axis 0
   bool sound;                      // ids and buffers are what the rest of the proof relies on
   Status refused;                  // no memory to prove it: owned by verify_plan
@@ -33,5 +35,8 @@ void proof_waits(Proof *proof);
 // No timing of queues and ranks does anything else than the order of the ids: collectives agree, no two unordered steps touch the same bytes. The proof
 // must be sound.
 void proof_order(Proof *proof);
+
+// The programs of a plan meet in the same collectives in an order in which none waits for itself. Each has been proved alone, and is sound.
+void proof_programs(Proof *proof, const Graph *const *programs, int n);
 
 #endif

@@ -21,7 +21,8 @@ static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any hone
 
 // A plan's inputs are those of its graph that data feed: its file lists the executor's own scalars too.
 static Status read_plan(Flow *flow) {
-  TRY(graph_read_onnx(flow->model, flow->arena, &flow->graph));
+  TRY(plan_read_onnx(flow->model, flow->arena, &flow->programs, &flow->n_programs));
+  flow->graph = (Graph *)flow->programs[0];                // made here
   ModelInput *inputs = ARENA_ARRAY(flow->arena, ModelInput, flow->graph->n_inputs);
   for (size_t i = 0; i < flow->graph->n_inputs; i++) {
     const Value *v = flow->graph->inputs[i];
@@ -95,6 +96,14 @@ static Status check_model_files(const Options *options, Model *model, Flow *flow
 }
 
 Status flow_open(const Options *options, Flow *out) {
+  TRY(flow_open_programs(options, out));
+  if (out->n_programs > 1)
+    FAIL(UNSUPPORTED, NULL, "'%s' has %d programs, one for each coordinate of mesh axis '%s'; such plans are proved ('tessera verify') and not run or shown yet",
+         options->input, out->n_programs, PLAN_PROGRAM_AXIS);
+  return STATUS_OK;
+}
+
+Status flow_open_programs(const Options *options, Flow *out) {
   *out = (Flow){0};
   if (!options->input) FAIL(USAGE, NULL, "no file is named; --help shows what is expected");
   out->arena = arena_create(ARENA_LIMIT_BYTES);

@@ -19,6 +19,8 @@ typedef struct Flow {
   const ModelInput *inputs;    // of the model or plan; static dimensions in a plan
   size_t n_inputs;
   Graph *graph;                // plans: from the start; models: after flow_import or flow_compile
+  const Graph **programs;      // plans: [n_programs], the first is `graph`
+  int n_programs;
   WeightSource weights;        // what Load steps read
   Plan plan;                   // n_programs 0 until flow_compile
   bool overwrites;             // an output is one of the model's files: nothing is to be written, no report either
@@ -26,7 +28,9 @@ typedef struct Flow {
 } Flow;
 
 // Refuses outputs that are inputs. Opens the file, decides what it is, lists its inputs; reads a plan's graph. USAGE when no file is named.
+// UNSUPPORTED: a plan of several programs.
 MUST_USE Status flow_open(const Options *options, Flow *out);
+MUST_USE Status flow_open_programs(const Options *options, Flow *out);      // takes those, too
 void flow_finish(Flow *flow);
 
 // Opens --data for the inputs of the file. `seed`: of the shuffle.

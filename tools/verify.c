@@ -10,7 +10,9 @@
 #include "progress.h"
 
 typedef struct Proof {
-  const Graph *graph;
+  const Graph *graph;              // the first program
+  const Graph *const *programs;
+  int n_programs;
   Arena *arena;
   const PlanDefect *defects;
   size_t n;
@@ -28,6 +30,7 @@ static void print_json(const Proof *p) {
     json_write_text(&w, "code", d->code);
     if (d->step >= 0) json_write_int(&w, "step", d->step);
     else json_write_null(&w, "step");
+    if (p->n_programs > 1) json_write_int(&w, "program", d->program);
     json_write_text(&w, "op", d->op);
     json_write_text(&w, "param", d->param);
     json_write_text(&w, "what", d->what);
@@ -63,19 +66,30 @@ static void print_queues(const Graph *g) {
 
 static void print_proved(const Options *options, const Proof *p) {
   const Graph *g = p->graph;
-  PlanBytes bytes = plan_bytes(g, p->arena);
+  size_t steps = 0, buckets = 0, buffers = 0;
+  int64_t params = 0, sent_bytes = 0, peak_bytes = 0;
   int ranks = mesh_ranks(&g->mesh);
-  int64_t params = 0;
   char peak[32], sent[32];
-  for (size_t b = 0; b < g->n_buckets; b++) params += g->buckets[b].n_params;
+  for (int i = 0; i < p->n_programs; i++) {
+    PlanBytes bytes = plan_bytes(p->programs[i], p->arena);
+    steps += p->programs[i]->n_nodes;
+    buckets += p->programs[i]->n_buckets;
+    buffers += p->programs[i]->n_buffers;
+    for (size_t b = 0; b < p->programs[i]->n_buckets; b++) params += p->programs[i]->buckets[b].n_params;
+    if (bytes.sent_bytes > sent_bytes) sent_bytes = bytes.sent_bytes;
+    if (bytes.peak_bytes > peak_bytes) peak_bytes = bytes.peak_bytes;
+  }
   printf("%s: ok\n", options->input);
-  printf("  steps       %zu, each takes and makes what its operator says\n", g->n_nodes);
+  if (p->n_programs > 1)
+    printf("  programs    %d, one for each coordinate of axis '%s': they meet in the same collectives, in an order that holds none up\n", p->n_programs,
+           PLAN_PROGRAM_AXIS);
+  printf("  steps       %zu, each takes and makes what its operator says\n", steps);
   printf("  sends       %zu collective%s, the same in the same order on all %d rank%s; %s a rank and step, as the formula says with what is saved\n",
-         p->counts.collectives, plural(p->counts.collectives), ranks, plural((size_t)ranks), bytes_text(bytes.sent_bytes, sent));
-  printf("  ownership   %zu bucket%s of %" PRId64 " parameter tensors: loaded, summed over ranks and micro-batches, and updated once\n", g->n_buckets,
-         plural(g->n_buckets), params);
-  printf("  memory      %zu buffer%s, %s a process: in %zu reads every value is where it was made, and gathered ones lie between gather and release\n",
-         g->n_buffers, plural(g->n_buffers), bytes_text(bytes.peak_bytes, peak), p->counts.reads);
+         p->counts.collectives, plural(p->counts.collectives), ranks, plural((size_t)ranks), bytes_text(sent_bytes, sent));
+  printf("  ownership   %zu bucket%s of %" PRId64 " parameter tensors: loaded, summed over ranks and micro-batches, and updated once\n", buckets,
+         plural(buckets), params);
+  printf("  memory      %zu buffer%s, %s a process: in %zu reads every value is where it was made, and gathered ones lie between gather and release\n", buffers,
+         plural(buffers), bytes_text(peak_bytes, peak), p->counts.reads);
   printf("  order       queues ");
   print_queues(g);
   printf(" with %zu wait%s: in %zu accesses no two unordered steps meet in the same bytes; no step waits in a circle\n", p->counts.waits, plural(p->counts.waits),
@@ -89,6 +103,7 @@ static void print_code(const Proof *p, const PlanCode *code) {
     if (strcmp(d->code, code->code)) continue;
     if (!named) printf("%s (%s): %s\n", code->code, code->group, code->meaning);
     named = true;
+    if (p->n_programs > 1) printf("  program %d:\n  ", d->program);
     if (d->step >= 0) printf("  step %lld (%s): %s", (long long)d->step, d->op, d->what);
     else printf("  %s", d->what);
     if (d->param) printf(" [%s]", d->param);
@@ -121,10 +136,10 @@ static void print_codes(void) {
 }
 
 static Status verify(Flow *flow, const Options *options) {
-  TRY(flow_open(options, flow));
+  TRY(flow_open_programs(options, flow));
   if (!flow->is_plan) FAIL(USAGE, NULL, "'%s' is a model, not a plan; 'tessera compile' makes one of it", options->input);
-  Proof p = {.graph = flow->graph, .arena = flow->arena};
-  TRY(verify_plan(p.graph, p.arena, &p.defects, &p.n, &p.counts));
+  Proof p = {.graph = flow->graph, .programs = flow->programs, .n_programs = flow->n_programs, .arena = flow->arena};
+  TRY(verify_programs(flow->programs, flow->n_programs, p.arena, &p.defects, &p.n, &p.counts));
   TRY(print_guarded(options, &p));
   return command_exit_silently(p.n ? STATUS_CHECK : STATUS_OK);
 }

@@ -12,14 +12,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
 static Status read_and_prove(Model *model, Arena *arena) {
-  Graph *graph;
+  const Graph **programs;
   const PlanDefect *defects;
   size_t n;
-  TRY(graph_read_onnx(model, arena, &graph));
-  Status status = step_program_check(graph);
+  int n_programs;
+  TRY(plan_read_onnx(model, arena, &programs, &n_programs));
+  Status status = step_program_check(programs[0]);
   bool runs = !status, unsupported = status && status_code(status) == STATUS_UNSUPPORTED;
   status_free(status);
-  TRY(verify_plan(graph, arena, &defects, &n, NULL));
+  TRY(verify_programs(programs, n_programs, arena, &defects, &n, NULL));
   if (n || runs || unsupported) return NULL;
   fprintf(stderr, "verify accepts what the runtime refuses\n");
   abort();

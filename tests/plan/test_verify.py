@@ -103,7 +103,7 @@ def expect(tmp, title, plan, mutate, codes, or_malformed=False):
     found = sorted({d["code"] for d in result["defects"]})
     check(code == 1 and set(found) & set(codes), "%s: exit %d, found %s, wanted one of %s %s" % (title, code, found, codes, result.get("said", "")))
     for d in result["defects"]:
-        check(set(d) == {"code", "step", "op", "param", "what"} and d["what"], "%s: a defect has the keys %s" % (title, sorted(d)))
+        check(set(d) - {"program"} == {"code", "step", "op", "param", "what"} and d["what"], "%s: a defect has the keys %s" % (title, sorted(d)))
 
 
 def check_valid(tmp):
@@ -434,6 +434,61 @@ def check_queues(tmp, plan):
     expect(tmp, "an unknown queue", plan, lambda p: meta(by_name(p, after), "queue", "disk"), [], or_malformed=True)
 
 
+def add_sum(plan, bucket):
+    """The bucket's gradient is summed along axis 1, too."""
+    name = "bucket.%d.grad" % bucket
+    own = name + ".own"
+    info = copy.deepcopy(value(plan, name))
+    info.name = own
+    for n in plan.graph.node:
+        n.output[:] = [own if x == name else x for x in n.output]
+    plan.graph.value_info.append(info)
+    node = onnx.helper.make_node("AllReduce", [own], [name], name="sum.%d" % bucket, domain="tessera", axis=1, parts=2, bucket=bucket, kind="grad")
+    meta(node, "phase", "update")
+    plan.graph.node.insert(next(i for i, n in enumerate(plan.graph.node) if meta(n, "phase") == "update"), node)
+
+
+def two_programs(tmp, orders):
+    """A plan for two ranks with a program each, which sums the gradients of the two buckets along axis `pp`, in the given order."""
+    programs = []
+    for order in orders:
+        plan = compile_plan(tmp, "linreg", "--bucket-bytes", "4096")
+        meta(plan, "mesh", "dp=1,pp=2")
+        meta(plan, "recipe.ranks_per_process", "2")
+        for bucket in reversed(order):
+            add_sum(plan, bucket)
+        programs.append(plan)
+    first, second = programs
+    body = copy.deepcopy(second.graph)
+    body.metadata_props.extend(second.metadata_props)
+    first.graph.node.insert(0, onnx.helper.make_node("Program", [], ["program.1"], name="program.1", domain="tessera", body=body))
+    return first
+
+
+def check_programs(tmp):
+    same = two_programs(tmp, [(0, 1), (0, 1)])
+    code, text = say(tmp, same)
+    check(code == 0 and "programs    2" in text, "two programs that agree: exit %d: %s" % (code, text))
+    swapped = two_programs(tmp, [(0, 1), (1, 0)])
+    expect(tmp, "two programs in another order", swapped, lambda p: None, ["deadlock"])
+    code, text = say(tmp, swapped)
+    check("'sum.0' waits for program 1, which enters 'sum.1'" in text and "'sum.1' waits for program 0, which enters 'sum.0'" in text, "the circle is named: %s" % text)
+    expect(tmp, "a sum that the other program lacks", two_programs(tmp, [(0, 1), (0,)]), lambda p: None, ["deadlock"])
+
+    def other_kind(p):
+        body = p.graph.node[0].attribute[0].g
+        set_attribute(next(n for n in body.node if n.name == "sum.0"), "kind", "control")
+    expect(tmp, "a sum that is of another kind in the other program", same, other_kind, ["agreement"])
+    expect(tmp, "one program for two ranks of pp", same, lambda p: p.graph.node.pop(0), ["programs"])
+    expect(tmp, "another number of micro-batches", same, lambda p: meta(p, "recipe.micro_per_rank", "2"), ["programs", "accumulation"])
+    path = os.path.join(tmp, "programs.onnx")
+    onnx.save(same, path)
+    onnx.checker.check_model(path)
+    for command in (["run", path, "--data", "random", "--steps", "1"], ["show", path]):
+        p = subprocess.run([TESSERA, *command], capture_output=True, text=True, timeout=60)
+        check(p.returncode == 4 and "2 programs" in p.stderr, "%s of two programs: exit %d: %s" % (command[0], p.returncode, p.stderr))
+
+
 def check_hostile(tmp, plan):
     """Random metadata: an answer, never a crash."""
     rng = random.Random(5)
@@ -480,6 +535,7 @@ def main():
         check_run_refuses(tmp, sharded)
         check_text(tmp, small)
         check_queues(tmp, small)
+        check_programs(tmp)
         check_hostile(tmp, sharded)
     print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
     sys.exit(1 if failures else 0)

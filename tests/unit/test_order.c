@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "../../frontend/onnx_import.h"
+#include "../../frontend/plan_file.h"
 #include "../../kernels/ops.h"
 #include "../../passes/pass.h"
 #include "../../passes/verify_plan.h"
@@ -347,7 +347,44 @@ static void defects_are_named(void **state) {
   finish(&b);
 }
 
+// ---- Several programs ---------------------------------------------------------------------------------------------------------
+
+static void same_file(const Graph *a, const Graph *b, Arena *arena) {
+  const void *x, *y;
+  size_t n, m;
+  ok(graph_to_onnx(a, arena, &x, &n));
+  ok(graph_to_onnx(b, arena, &y, &m));
+  assert_int_equal(n, m);
+  assert_memory_equal(x, y, n);
+}
+
+static void programs_survive_the_file(void **state) {
+  Base one = compile("linreg", 2, 3, 2), two = compile("linreg", 2, 1, 4);
+  const Graph *programs[] = {one.graph, two.graph, one.graph}, **again;
+  const void *bytes;
+  size_t n_bytes;
+  int n;
+  Model *model;
+  Graph *alone;
+  ok(plan_to_onnx(programs, 3, one.arena, &bytes, &n_bytes));
+  ok(model_open_bytes(bytes, n_bytes, "three.onnx", &model));
+  ok(plan_read_onnx(model, one.arena, &again, &n));
+  assert_int_equal(n, 3);
+  for (int p = 0; p < 3; p++) same_file(programs[p], again[p], one.arena);
+  Status s = graph_read_onnx(model, one.arena, &alone);
+  assert_int_equal(status_code(s), STATUS_UNSUPPORTED);
+  status_free(s);
+  const PlanDefect *defects;
+  size_t n_defects;
+  ok(verify_programs(again, n, one.arena, &defects, &n_defects, NULL));     // of other stages, and no axis has three coordinates
+  assert_true(n_defects > 0);
+  assert_string_equal(defects[0].code, "programs");
+  model_close(model);
+  finish(&one);
+  finish(&two);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_and_proof_agree), cmocka_unit_test(defects_are_named)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_and_proof_agree), cmocka_unit_test(defects_are_named), cmocka_unit_test(programs_survive_the_file)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
