@@ -239,8 +239,19 @@ Status library_call_run(const LibraryCall *call, const Node *node, void *const p
 
 typedef struct MatmulMds { Md a, b, c, bias; } MatmulMds;
 
+// Strides of axes of one element mean nothing, and are those of a plain matrix: where they look transposed, the library (2.6) joins the batch to the rows, and
+// then refuses to run what it has made.
+typedef struct Strides { int64_t a_row, a_col, b_row, b_col; } Strides;
+static Strides matmul_strides(const Product *p) {
+  Strides s = {.a_col = p->k == 1 ? 1 : p->a_col, .b_col = p->n == 1 ? 1 : p->b_col};
+  s.a_row = p->m == 1 ? p->k * s.a_col : p->a_row;
+  s.b_row = p->k == 1 ? p->n * s.b_col : p->b_row;
+  return s;
+}
+
 static dnnl_status_t matmul_layouts(const LibraryMatmul *m, MatmulMds *mds) {
   const Product *p = &m->product;
+  const Strides strides = matmul_strides(p);
   int batch = p->n_batch, rank = batch + 2;
   dnnl_dims_t a_dims = {0}, b_dims = {0}, c_dims = {0}, a_strides = {0}, b_strides = {0}, c_strides = {0}, bias_dims = {0}, bias_strides = {0};
   int64_t step = p->m * p->n;
@@ -259,10 +270,10 @@ static dnnl_status_t matmul_layouts(const LibraryMatmul *m, MatmulMds *mds) {
   a_dims[batch + 1] = b_dims[batch] = p->k;
   b_dims[batch + 1] = c_dims[batch + 1] = bias_dims[batch + 1] = p->n;
   bias_dims[batch] = 1;
-  a_strides[batch] = p->a_row;
-  a_strides[batch + 1] = p->a_col;
-  b_strides[batch] = p->b_row;
-  b_strides[batch + 1] = p->b_col;
+  a_strides[batch] = strides.a_row;
+  a_strides[batch + 1] = strides.a_col;
+  b_strides[batch] = strides.b_row;
+  b_strides[batch + 1] = strides.b_col;
   c_strides[batch] = bias_strides[batch] = p->n;
   c_strides[batch + 1] = bias_strides[batch + 1] = 1;
   dnnl_status_t status = md_strides(&mds->a, rank, a_dims, a_strides);

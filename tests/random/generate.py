@@ -10,6 +10,8 @@ import onnx
 from onnx import TensorProto
 
 from graph_builder import Builder, Reject, run_onnx
+import graph_moves  # noqa: F401: adds its builders
+import graph_rare  # noqa: F401
 from graph_operators import BUILDERS, need, small
 
 BATCHES = 12

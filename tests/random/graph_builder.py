@@ -31,7 +31,7 @@ class Value:
 class Builder:
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
-        self.opset = int(self.rng.choice([11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 23, 23]))
+        self.opset = int(self.rng.choice([11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 23, 23, 24, 26]))
         self.batch = int(self.rng.choice([1, 2, 3, 4, 5, 7]))
         self.nodes, self.initializers, self.inputs, self.pool = [], {}, [], []
         self.used = []                         # operators, in order
