@@ -103,7 +103,7 @@ static void dft_axis_to_input(Draft *draft) {
   set_input(draft, 2, axis);
 }
 
-// Until 12 Softmax flattened to two axes at `axis` (1 by default) and normalised each row: Flatten, Softmax, Reshape to the old shape.
+// Until 12 Softmax and its like flattened to two axes at `axis` (1 by default) and took each row: Flatten, Softmax, Reshape to the old shape.
 static void softmax_of_rows(Draft *draft) {
   const Onnx__AttributeProto *a = take(draft, "axis");
   int64_t axis = a ? a->i : 1;
@@ -214,14 +214,14 @@ static const Upgrade upgrades[] = {
     {"GatherElements", 11, 11, 23, NULL}, {"GatherND", 11, 11, 23, NULL}, {"Gelu", 20, 20, 28, NULL}, {"Gemm", 7, 7, 23, NULL},
     {"GlobalAveragePool", 1, 1, 23, NULL}, {"GlobalLpPool", 2, 2, 23, NULL}, {"GlobalMaxPool", 1, 1, 23, NULL}, {"Greater", 7, 7, 23, NULL},
     {"GreaterOrEqual", 12, 12, 23, NULL}, {"GridSample", 16, 20, 23, grid_modes}, {"GroupNormalization", 18, 21, 23, group_factors},
-    {"GRU", 7, 7, 23, NULL}, {"Hardmax", 13, 13, 23, NULL}, {"HardSigmoid", 6, 6, 23, NULL}, {"HardSwish", 14, 14, 23, NULL},
+    {"GRU", 7, 7, 23, NULL}, {"Hardmax", 1, 13, 23, softmax_of_rows}, {"HardSigmoid", 6, 6, 23, NULL}, {"HardSwish", 14, 14, 23, NULL},
     {"Identity", 1, 1, 25, NULL}, {"InstanceNormalization", 6, 6, 23, NULL}, {"IsInf", 10, 10, 23, NULL}, {"IsNaN", 9, 9, 23, NULL},
     {"LeakyRelu", 6, 6, 23, NULL}, {"Less", 7, 7, 23, NULL}, {"LessOrEqual", 12, 12, 23, NULL}, {"LinearAttention", 27, 27, 27, NULL},
     {"Log", 6, 6, 23, NULL},
     {"LogSoftmax", 1, 13, 23, softmax_of_rows}, {"LpNormalization", 1, 1, 23, NULL}, {"LpPool", 2, 2, 23, NULL}, {"LRN", 1, 1, 23, NULL},
-    {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL}, {"Max", 8, 8, 23, NULL}, {"MaxPool", 1, 1, 23, NULL},
+    {"LSTM", 7, 7, 23, NULL}, {"MatMul", 1, 1, 23, NULL}, {"MatMulInteger", 10, 10, 23, NULL}, {"Max", 6, 6, 23, NULL}, {"MaxPool", 1, 1, 23, NULL},
     {"MaxRoiPool", 1, 1, 23, NULL}, {"NonMaxSuppression", 10, 10, 23, NULL}, {"TfIdfVectorizer", 9, 9, 23, NULL},
-    {"MaxUnpool", 9, 9, 23, NULL}, {"Mean", 8, 8, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL}, {"Min", 8, 8, 23, NULL},
+    {"MaxUnpool", 9, 9, 23, NULL}, {"Mean", 6, 6, 23, NULL}, {"MeanVarianceNormalization", 9, 9, 23, NULL}, {"Min", 6, 6, 23, NULL},
     {"Mish", 18, 18, 23, NULL}, {"Mod", 10, 10, 28, NULL}, {"Mul", 7, 7, 23, NULL}, {"Multinomial", 7, 7, 23, NULL}, {"Neg", 6, 6, 23, NULL},
     {"NegativeLogLikelihoodLoss", 12, 12, 23, NULL}, {"NonZero", 9, 9, 23, NULL}, {"Not", 1, 1, 23, NULL}, {"OneHot", 9, 9, 28, NULL},
     {"Or", 7, 7, 23, NULL}, {"Pad", 2, 11, 25, pad_to_inputs}, {"Pow", 7, 7, 23, NULL}, {"PRelu", 7, 7, 23, NULL}, {"QLinearConv", 10, 10, 23, NULL},
@@ -237,7 +237,7 @@ static const Upgrade upgrades[] = {
     {"Sinh", 9, 9, 23, NULL}, {"Size", 1, 1, 25, NULL}, {"Slice", 1, 10, 23, slice_to_inputs}, {"Softmax", 1, 13, 23, softmax_of_rows},
     {"SoftmaxCrossEntropyLoss", 12, 12, 23, NULL}, {"Softplus", 1, 1, 23, NULL}, {"Softsign", 1, 1, 23, NULL}, {"SpaceToDepth", 1, 1, 28, NULL},
     {"Split", 2, 18, 23, split_to_input}, {"Sqrt", 6, 6, 23, NULL}, {"Squeeze", 1, 13, 25, axes_to_input}, {"Sub", 7, 7, 23, NULL},
-    {"Sum", 8, 8, 23, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
+    {"Sum", 6, 6, 23, NULL}, {"Swish", 24, 24, 24, NULL}, {"Tan", 7, 7, 23, NULL}, {"Tanh", 6, 6, 23, NULL},
     {"TensorScatter", 24, 24, 24, NULL}, {"ThresholdedRelu", 10, 10, 23, NULL}, {"Tile", 6, 6, 23, NULL}, {"TopK", 1, 10, 24, topk_to_input},
     {"Transpose", 1, 1, 25, NULL}, {"Unique", 11, 11, 28, NULL}, {"Unsqueeze", 1, 13, 25, axes_to_input}, {"Upsample", 7, 10, 9, resize_asymmetric},
     {"Where", 9, 9, 23, NULL}, {"Xor", 7, 7, 23, NULL},

@@ -24,8 +24,7 @@ import generate
 from graph_builder import Reject
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-OPTIMIZERS = [["sgd", "--lr", "0.05"], ["sgd", "--lr", "0.05", "--momentum", "0.9"], ["adamw", "--lr", "0.01"], ["adam", "--lr", "0.01"], ["adagrad", "--lr", "0.02"],
-              ["rmsprop", "--lr", "0.003"]]
+RATES = {"sgd": 0.05, "adagrad": 0.02, "rmsprop": 0.003, "lion": 0.001, "lamb": 0.005, "muon": 0.005}      # others: 0.01
 BUCKETS = [4096, 5000, 16384, 65536, 1 << 24]
 REPORTED = ("losses", "grad_norms", "params_hash")
 
@@ -49,7 +48,11 @@ class Differential:
         self.findings, self.unsupported, self.operators = [], collections.Counter(), collections.Counter()
         self.passes, self.pipeline = pass_table()
         self.removable = [name for name, provides in self.passes if not provides and name not in ("widen", "check_sharding", "attach_loss")]
-        self.has_prefetch = "--prefetch" in self.call("run", "--help").stdout
+        text = self.call("run", "--help").stdout
+        self.has_prefetch = "--prefetch" in text
+        self.optimizers = [["--optimizer", o, "--lr", str(RATES.get(o, 0.01))] for o in re.search(r"--optimizer ([a-z0-9|]+)", text)[1].split("|")]
+        self.optimizers.append(["--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9", "--clip-norm", "0.5"])
+        self.mixed = [p for p in re.search(r"--precision ([a-z0-9|]+)", text)[1].split("|") if p not in ("f32", "fp64")]
 
     # ---- Running ----
 
@@ -94,7 +97,7 @@ class Differential:
             self.folder, self.case, self.compiled = folder, case, False
             self.model, self.data = generate.write(case, folder)
             self.common = ["--params", ",".join(case.params)]
-            self.optimizer = ["--optimizer"] + OPTIMIZERS[seed % len(OPTIMIZERS)]
+            self.optimizer = self.optimizers[seed % len(self.optimizers)]
             try:
                 self.against_others()
                 self.against_differences()
@@ -200,6 +203,8 @@ class Differential:
                 scalar = self.train(*base, "--isa", "scalar")
                 self.near(scalar["losses"][:1], wide["losses"][:1], 2e-3, "the first loss with scalar kernels against float64")
                 self.near(scalar["grad_norms"][:1], wide["grad_norms"][:1], 2e-2, "the first norm with scalar kernels against float64")
+        if self.mixed and (thorough or self.rng.random() < 0.4):
+            self.in_sixteen_bits(base, wide, smooth)
         odd = [*self.optimizer, "--steps", 2, "--micro-batches", 6, "--precision", "fp64"]
         one = self.train(*odd)
         for zero in range(4) if thorough else [int(self.rng.integers(4))]:
@@ -218,6 +223,18 @@ class Differential:
         self.check(p.returncode == 0, "compile %s: %s" % (wider, p.stderr[-500:]))
         p = self.call("verify", plan)
         self.check(p.returncode == 0, "verify of the plan for %s: %s" % (wider, (p.stdout + p.stderr)[-500:]))
+
+    def in_sixteen_bits(self, base, wide, smooth):
+        """Mixed precision: the same bits over ranks and stages, too, and near the reference where nothing jumps and no value is lost."""
+        precision = self.pick(self.mixed)
+        try:
+            r = self.same(self.settings(int(base[-1]), 2), base + ["--precision", precision])
+        except Failure as e:
+            if precision == "fp16" and "not finite" in str(e):     # beyond 65504
+                return
+            raise
+        if smooth and precision == "bf16":
+            self.near(r["losses"][:1], wide["losses"][:1], 0.25, "the first loss in %s against float64" % precision)
 
     def equivalent(self, passes, *more):
         bind = ["--dim", "N=%d" % self.case.batch] if self.case_is_symbolic() else []
