@@ -80,7 +80,7 @@ static const char *cause_text(const PlanView *v, const Node *n, Arena *arena) {
   return of ? arena_printf(arena, "%s, %s", what, of) : what;
 }
 
-typedef struct Profile { SpentList ops, phases, causes; int64_t exposed_ns; } Profile;
+typedef struct Profile { SpentList ops, phases, purposes, causes; int64_t exposed_ns; } Profile;
 
 static void add_variant(Profile *p, const Trace *trace, int variant, Arena *arena) {
   const Graph *g = trace_variant(trace, variant);
@@ -95,6 +95,8 @@ static void add_variant(Profile *p, const Trace *trace, int variant, Arena *aren
     const Node *blamed = n->queue != QUEUE_COMPUTE ? NULL : n->op->sent_bytes ? n : total.waited_ns ? waited_for(g, n) : NULL;
     if (!blamed) continue;
     int64_t exposed = total.waited_ns + (n->op->sent_bytes ? total.busy_ns : 0);
+    const LedgerEntry *entry = v.entry_of_step[blamed->id] >= 0 ? &v.ledger[v.entry_of_step[blamed->id]] : NULL;
+    spend(&p->purposes, entry ? ledger_purpose(g, entry) : blamed->op->name, blamed->phase, exposed, total.count);
     spend(&p->causes, cause_text(&v, blamed, arena), blamed->phase, exposed, total.count);
     p->exposed_ns += exposed;
   }
@@ -125,7 +127,7 @@ static void rows(const Style *s, const SpentList *list, const Scale *scale, size
 }
 
 static void print_profile(const Style *s, const Trace *trace, int64_t n_steps, Arena *arena) {
-  Profile p = {.ops = {.arena = arena}, .phases = {.arena = arena}, .causes = {.arena = arena}};
+  Profile p = {.ops = {.arena = arena}, .phases = {.arena = arena}, .purposes = {.arena = arena}, .causes = {.arena = arena}};
   for (int v = 0; v < trace_variants(trace); v++) add_variant(&p, trace, v, arena);
   Scale scale = {.ranks = trace_ranks(trace), .steps = n_steps > 0 ? (double)n_steps : 1};
   for (size_t i = 0; i < p.phases.n; i++)
@@ -140,6 +142,8 @@ static void print_profile(const Style *s, const Trace *trace, int64_t n_steps, A
   style_heading(s, "exposed communication", arena_printf(arena,
                                                          "time in which the compute queue communicates or waits for it, and for slower ranks: %s a step, %.1f %%",
                                                          seconds_text(exposed_ns * 1e-9, exposed), scale.step_ns > 0 ? 100 * exposed_ns / scale.step_ns : 0));
+  rows(s, &p.purposes, &scale, ROWS, true);
+  style_heading(s, "largest causes", NULL);
   rows(s, &p.causes, &scale, CAUSES, true);
 }
 

@@ -22,8 +22,8 @@ static Status show_plan(const Flow *flow, const Options *o) {
 // What is about plans only would be ignored.
 static Status check_model_options(const Options *o) {
   const struct { const char *name; bool given; } about_plans[] = {
-    {"comm", o->comm}, {"memory", o->memory}, {"schedule", o->schedule}, {"layer", o->layer != NULL}, {"dot", o->dot}, {"html", o->html != NULL}, {"trace",
-                                                                                                                                                   o->trace != NULL},
+    {"comm", o->comm}, {"memory", o->memory}, {"schedule", o->schedule}, {"layer", o->layer != NULL}, {"dot", o->dot}, {"html", o->html != NULL},
+    {"trace", o->trace != NULL},
   };
   for (size_t i = 0; i < sizeof about_plans / sizeof *about_plans; i++)
     if (about_plans[i].given) FAIL(USAGE, NULL, "--%s is about plans, and '%s' is a model; 'tessera compile' makes a plan of it", about_plans[i].name, o->input);

@@ -64,6 +64,19 @@ static void write_steps(JsonWriter *w, const PlanView *v, Arena *arena) {
   json_write_end_object(w);
 }
 
+// Pairs of a step and one that it waits for.
+static void write_waits(JsonWriter *w, const PlanView *v) {
+  json_write_array(w, "waits");
+  for (size_t i = 0; i < v->graph->n_nodes; i++)
+    for (int k = 0; k < v->graph->nodes[i]->n_waits; k++) {
+      json_write_array(w, NULL);
+      json_write_int(w, NULL, (int64_t)i);
+      json_write_int(w, NULL, v->graph->nodes[i]->waits[k]);
+      json_write_end_array(w);
+    }
+  json_write_end_array(w);
+}
+
 static void write_layers(JsonWriter *w, const PlanView *v) {
   json_write_array(w, "layers");
   for (size_t i = 0; i < v->layers.n; i++) {
@@ -247,6 +260,7 @@ static void write_data(FILE *to, const PlanView *v, Arena *arena) {
   write_ledger(&w, v);
   write_memory(&w, v);
   write_buffers(&w, v, arena);
+  write_waits(&w, v);
   write_steps(&w, v, arena);
   json_write_end_object(&w);
 }

@@ -32,6 +32,8 @@ function element(tag, attributes = {}, ...children) {
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------------------
 const steps = plan.steps, nSteps = steps.op.length, hasTimes = plan.estimate !== null;
+const waitsOf = new Map();
+for (const [step, waited] of plan.waits) waitsOf.set(step, [...(waitsOf.get(step) || []), waited]);
 const entryOf = new Map(plan.ledger.map((row, i) => [row.step, i]));
 function kindOf(i) {
   const entry = entryOf.get(i);
@@ -48,6 +50,7 @@ for (let i = 0, begun = false; i < nSteps; i++) {
   startOf.steps[i] = i;
   endOf.steps[i] = i + 1;
   lanes[steps.queue[i]].push(i);
+  if (steps.queue[i] !== 0) continue;          // a gather for backward may be issued long before
   begun = begun || Boolean(steps.backward[i]);
   const part = steps.phase[i] === 1 ? (begun ? "backward" : "forward") : steps.phase[i] === 0 ? "start" : "update";
   const last = parts[parts.length - 1];
@@ -101,7 +104,7 @@ function tile(what, value, more) {
 }
 const sent = plan.account[plan.account.length - 1].bytes, formula = plan.account.find((a) => a.kind === "formula").bytes;
 const saved = plan.account.filter((a) => a.kind === "saved").reduce((sum, a) => sum + a.bytes, 0);
-tile("Sent by each rank, per step", bytesText(sent), formula ? bytesText(saved) + " below the formula's " + bytesText(formula) : "one rank sends nothing");
+tile("Sent by each rank, per step", bytesText(sent), !formula ? "one rank sends nothing" : saved ? bytesText(saved) + " below the formula's " + bytesText(formula) : "as the formula of the stage says");
 tile("Memory of a process", bytesText(plan.peak.process), bytesText(plan.peak.rank) + " for each of its ranks");
 if (hasTimes) {
   tile("Step time, estimated", timeText(plan.estimate.step_s), plan.micro_per_rank + " × " + timeText(plan.estimate.micro_s) + " and " + timeText(plan.estimate.update_s) + " for the update");
@@ -134,6 +137,7 @@ function stepTip(i) {
     lines.push("sends " + bytesText(row.bytes) + " <span class=soft>(" + exact(row.bytes) + " bytes of " + row.wire + (row.sums ? ", summed in " + row.accumulator : "") + (row.copied ? "" : ", a view") + ")</span>");
     lines.push("<span class=soft>" + escape(row.purpose) + "</span> " + escape(row.param || row.node || ""));
   }
+  if (waitsOf.has(i)) lines.push("<span class=soft>waits for</span> " + waitsOf.get(i).map((w) => escape(plan.ops[steps.op[w]]) + " (step " + w + ")").join(", "));
   if (hasTimes) lines.push("<span class=soft>estimated</span> " + timeText(endOf.time[i] - startOf.time[i]));
   return lines.join("<br>");
 }
@@ -245,7 +249,20 @@ function drawTimeline() {
     c.fillText(view.axis === "time" ? timeText(v) : exact(v), Math.min(x, width - 24), height - AXIS / 2);
   }
   c.textAlign = "left";
+  drawWaits(c, width);
   drawCursor(c, width, height - AXIS);
+}
+// Of the step under the cursor: what it waits for.
+function drawWaits(c, width) {
+  const at = (i) => BAND + usedLanes.findIndex((lane) => lane.name === QUEUES[steps.queue[i]]) * LANE + 4 + (LANE - 12) / 2;
+  c.strokeStyle = colour("text");
+  c.lineWidth = 1.5;
+  for (const waited of waitsOf.get(view.step) || []) {
+    c.beginPath();
+    c.moveTo(Math.max(gutter(), toX(endOf[view.axis][waited], width)), at(waited));
+    c.lineTo(toX(startOf[view.axis][view.step], width), at(view.step));
+    c.stroke();
+  }
 }
 function drawCursor(c, width, height) {
   if (view.cursor === null) return;
@@ -333,7 +350,7 @@ function memoryTip(i) {
     rows.map((r) => "<tr><td><span style='color:var(--" + r[2] + ")'>■</span> " + r[0] + "</td><td>" + bytesText(r[1]) + "</td></tr>").join("") + "</table>";
 }
 function hoverTimeline(event) {
-  const i = stepAt(event);
+  const i = view.step = stepAt(event);
   redraw();
   if (i >= 0) showTip(event, stepTip(i)); else hideTip();
 }
@@ -350,7 +367,7 @@ function hoverCurve(event) {
 function attachPlot() {
   for (const canvas of [timeline, curve]) {
     canvas.addEventListener("mousemove", canvas === timeline ? hoverTimeline : hoverCurve);
-    canvas.addEventListener("mouseleave", () => { view.cursor = null; hideTip(); redraw(); });
+    canvas.addEventListener("mouseleave", () => { view.cursor = null; view.step = -1; hideTip(); redraw(); });
     canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY) && !event.shiftKey && !view.zoomed && event.deltaY > 0) return;
       event.preventDefault();
