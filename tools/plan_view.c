@@ -58,12 +58,27 @@ static int64_t kind_bytes(const PlanView *v, const char *kind) {
   return sum;
 }
 
+static const char *first_param(const Graph *g, const Saving *s) {
+  bool named = s->bucket >= 0 && (size_t)s->bucket < g->n_buckets && g->buckets[s->bucket].n_params;
+  return named ? g->buckets[s->bucket].params[0] : NULL;
+}
+
+// One line for each reason, however many buckets it holds for.
 static void add_savings(Account *a, const Graph *g) {
+  bool *told = ARENA_ARRAY(a->arena, bool, g->n_savings);
   for (size_t i = 0; i < g->n_savings; i++) {
-    const Saving *s = &g->savings[i];
-    bool named = s->bucket >= 0 && (size_t)s->bucket < g->n_buckets && g->buckets[s->bucket].n_params;
-    const char *of = named ? arena_printf(a->arena, "bucket %d from '%s': %s", s->bucket, g->buckets[s->bucket].params[0], s->reason) : s->reason;
-    add_line(a, ACCOUNT_LESS, s->bytes, NULL, of);
+    const Saving *first = &g->savings[i];
+    int64_t bytes = 0, n = 0;
+    for (size_t k = i; !told[i] && k < g->n_savings; k++) {
+      if (k > i && (told[k] || strcmp(g->savings[k].reason, first->reason))) continue;
+      bytes = bytes_add(bytes, g->savings[k].bytes);
+      n++;
+      if (k > i) told[k] = true;
+    }
+    if (!n) continue;
+    const char *param = first_param(g, first), *of = param ? arena_printf(a->arena, "bucket %d from '%s'", first->bucket, param) : "what is in no bucket";
+    const char *whose = n == 1 ? of : arena_printf(a->arena, "%" PRId64 " buckets, the first of them %s", n, of);
+    add_line(a, ACCOUNT_LESS, bytes, NULL, arena_printf(a->arena, "%s: %s", whose, first->reason));
   }
 }
 

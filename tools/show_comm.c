@@ -129,8 +129,8 @@ void show_comm(const Style *s, const PlanView *v, const PlanSections *sections, 
     by_axis(s, v);
     style_heading(s, "beside the least",
                   arena_printf(arena,
-                               "N = %d ranks; psi = %s bytes of trainable parameters, padded; k = %" PRId64 " a rank, micro-batches; r = %" PRId64 " a step, sums",
-                               mesh_ranks(&v->graph->mesh), count_text(v->bytes.padded_param_bytes, exact), k, sums));
+                               "N = %d ranks; psi = %s bytes of trainable parameters, padded; k = %" PRId64 " micro-batch%s a rank; r = %" PRId64 " sum%s a step",
+                               mesh_ranks(&v->graph->mesh), count_text(v->bytes.padded_param_bytes, exact), k, k == 1 ? "" : "es", sums, sums == 1 ? "" : "s"));
     account(s, v);
   }
   style_heading(s, "by layer", "a layer's share of its buckets' collectives");

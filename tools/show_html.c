@@ -45,6 +45,8 @@ static void write_ops(JsonWriter *w, const PlanView *v, Arena *arena) {
   json_write_end_array(w);
 }
 
+static const char *step_name(const Node *n) { return n->origin ? n->origin : n->cause.param; }
+
 static void write_steps(JsonWriter *w, const PlanView *v, Arena *arena) {
   write_ops(w, v, arena);
   ints(w, "layer", v, layer_of);
@@ -55,10 +57,12 @@ static void write_steps(JsonWriter *w, const PlanView *v, Arena *arena) {
     ints(w, "start_ns", v, start_ns_of);
     ints(w, "end_ns", v, end_ns_of);
   }
+  // A name that the step before has, too, is not written again: 0.
   json_write_array(w, "node");
   for (size_t i = 0; i < v->graph->n_nodes; i++) {
-    const Node *n = v->graph->nodes[i];
-    json_write_text(w, NULL, n->origin ? n->origin : n->cause.param);
+    const char *name = step_name(v->graph->nodes[i]), *before = i ? step_name(v->graph->nodes[i - 1]) : NULL;
+    if (name && before && !strcmp(name, before)) json_write_int(w, NULL, 0);
+    else json_write_text(w, NULL, name);
   }
   json_write_end_array(w);
   json_write_end_object(w);
@@ -96,27 +100,32 @@ static void write_layers(JsonWriter *w, const PlanView *v) {
   json_write_end_array(w);
 }
 
+// Rows of the columns named first.
 static void write_ledger(JsonWriter *w, const PlanView *v) {
+  static const char *const columns[] = {"step", "op", "kind", "sums", "axis", "bytes", "times", "copied", "wire", "accumulator", "bucket", "purpose", "param", "node"};
+  json_write_array(w, "ledger_columns");
+  for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) json_write_text(w, NULL, columns[i]);
+  json_write_end_array(w);
   json_write_array(w, "ledger");
   for (size_t i = 0; i < v->n_ledger; i++) {
     const LedgerEntry *e = &v->ledger[i];
-    json_write_object(w, NULL);
-    json_write_int(w, "step", e->step);
-    json_write_text(w, "op", e->op);
-    json_write_text(w, "kind", e->kind);
-    json_write_bool(w, "sums", v->graph->nodes[e->step]->op->flags & OP_SUMS_RANKS);
-    json_write_text(w, "axis", e->axis);
-    json_write_int(w, "bytes", e->bytes);
-    json_write_int(w, "times", e->times);
-    json_write_int(w, "copied", e->copied_bytes);
-    json_write_text(w, "wire", dtype_name(e->wire));
-    json_write_text(w, "accumulator", e->accumulator ? dtype_name(e->accumulator) : NULL);
-    if (e->bucket >= 0) json_write_int(w, "bucket", e->bucket);
-    else json_write_null(w, "bucket");
-    json_write_text(w, "purpose", ledger_purpose(v->graph, e));
-    json_write_text(w, "param", e->cause.param);
-    json_write_text(w, "node", e->cause.node);
-    json_write_end_object(w);
+    json_write_array(w, NULL);
+    json_write_int(w, NULL, e->step);
+    json_write_text(w, NULL, e->op);
+    json_write_text(w, NULL, e->kind);
+    json_write_bool(w, NULL, v->graph->nodes[e->step]->op->flags & OP_SUMS_RANKS);
+    json_write_text(w, NULL, e->axis);
+    json_write_int(w, NULL, e->bytes);
+    json_write_int(w, NULL, e->times);
+    json_write_int(w, NULL, e->copied_bytes);
+    json_write_text(w, NULL, dtype_name(e->wire));
+    json_write_text(w, NULL, e->accumulator ? dtype_name(e->accumulator) : NULL);
+    if (e->bucket >= 0) json_write_int(w, NULL, e->bucket);
+    else json_write_null(w, NULL);
+    json_write_text(w, NULL, ledger_purpose(v->graph, e));
+    json_write_text(w, NULL, e->cause.param);
+    json_write_text(w, NULL, e->cause.node);
+    json_write_end_array(w);
   }
   json_write_end_array(w);
 }

@@ -192,7 +192,8 @@ def check_html(tmp):
     check(text.startswith("<!doctype html>") and text.rstrip().endswith("</html>") and "{{" not in text, "the page is not whole")
     check(not re.search(r"""(src|href)=["']?(https?:|//)|@import|url\((?!#|["']?#)|fetch\(|XMLHttpRequest""", text), "the page needs something else")
     shown, data = json.loads(tessera("show", plan, "--json").stdout), json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
-    check(sum(r["bytes"] * r["times"] for r in data["ledger"]) == shown["sent_bytes_per_step"]["planned"], "the page's ledger sums to something else")
+    ledger = [dict(zip(data["ledger_columns"], r)) for r in data["ledger"]]
+    check(sum(r["bytes"] * r["times"] for r in ledger) == shown["sent_bytes_per_step"]["planned"], "the page's ledger sums to something else")
     check(all(len(data["steps"][k]) == len(shown["steps"]) for k in ("op", "layer", "phase", "queue", "node", "start_ns", "end_ns")), "the page lacks steps")
     tier = data["memory"][0]
     live = [0] * len(shown["steps"])

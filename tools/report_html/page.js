@@ -32,6 +32,8 @@ function element(tag, attributes = {}, ...children) {
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------------------
 const steps = plan.steps, nSteps = steps.op.length, hasTimes = plan.estimate !== null;
+plan.ledger = plan.ledger.map((row) => Object.fromEntries(row.map((value, i) => [plan.ledger_columns[i], value])));
+for (let i = 1; i < nSteps; i++) if (steps.node[i] === 0) steps.node[i] = steps.node[i - 1];
 const waitsOf = new Map();
 for (const [step, waited] of plan.waits) waitsOf.set(step, [...(waitsOf.get(step) || []), waited]);
 const entryOf = new Map(plan.ledger.map((row, i) => [row.step, i]));
@@ -146,7 +148,8 @@ function stepTip(i) {
 const timeline = byId("timeline"), curve = byId("curve");
 const view = {axis: hasTimes ? "time" : "steps", from: 0, to: 1, cursor: null, step: -1};
 const LANE = 46, BAND = 22, AXIS = 22;
-const gutter = () => (timeline.clientWidth < 520 ? 64 : 74);
+let gutterWidth = 74;                      // read once a frame: asking for a width makes the browser lay out the page
+const gutter = () => gutterWidth;
 const whole = () => (view.axis === "time" ? horizon : nSteps);
 const toX = (v, width) => gutter() + (v - view.from) / (view.to - view.from) * (width - gutter());
 const fromX = (x, width) => view.from + (x - gutter()) / (width - gutter()) * (view.to - view.from);
@@ -328,7 +331,7 @@ let pending = false;
 function redraw() {
   if (pending) return;
   pending = true;
-  requestAnimationFrame(() => { pending = false; drawTimeline(); drawCurve(); });
+  requestAnimationFrame(() => { pending = false; gutterWidth = timeline.clientWidth < 520 ? 64 : 74; drawTimeline(); drawCurve(); });
 }
 function setRange(from, to) {
   const all = whole(), least = all / Math.max(50, nSteps * 4), width = Math.min(all, Math.max(least, to - from));
