@@ -132,8 +132,8 @@ void sharding_export_node(const Node *node, Arena *arena, Onnx__NodeProto *out) 
     c->pipeline_stage = (int32_t)s->stage;
     c->sharding_spec = ARENA_ARRAY(arena, Onnx__ShardingSpecProto *, s->n_specs);
     for (size_t k = 0; k < s->n_specs; k++) {
-      const Value *v = sharding_tensor(node, &s->specs[k]);
-      if (v) c->sharding_spec[c->n_sharding_spec++] = export_spec(&s->specs[k], v->name, arena);
+      const char *tensor = sharding_tensor_name(node, &s->specs[k]);
+      if (tensor) c->sharding_spec[c->n_sharding_spec++] = export_spec(&s->specs[k], tensor, arena);
     }
     out->device_configurations[out->n_device_configurations++] = c;
   }

@@ -38,8 +38,7 @@ static uint64_t hash_type(const Type *type) {
   return h;
 }
 
-// Numbers of buckets and fingerprints of sources say nothing of what a node does.
-static bool is_number_only(const char *attr) { return !strcmp(attr, "bucket") || !strcmp(attr, "fingerprint"); }
+bool graph_match_skips(const char *attr) { return !strcmp(attr, "bucket") || !strcmp(attr, "fingerprint") || !strcmp(attr, "source"); }
 
 static uint64_t hash_strings(const AttrStrings *s) {
   uint64_t h = (uint64_t)s->n;
@@ -82,7 +81,7 @@ static uint64_t hash_local(const Graph *g, const Node *n) {
   uint64_t h = hash_mix(hash_text(n->op->name), hash_text(n->op->domain));
   h = hash_mix(h, (uint64_t)n->phase * 2 + n->backward);
   for (const AttrSpec *s = n->op->attrs; s && s->name; s++)
-    if (!is_number_only(s->name)) h = hash_mix(h, hash_attr(n, s));
+    if (!graph_match_skips(s->name)) h = hash_mix(h, hash_attr(n, s));
   for (int i = 0; i < n->n_outputs; i++) h = hash_mix(h, n->outputs[i] ? hash_type(&n->outputs[i]->type) : 5);
   for (int i = 0; i < n->n_inputs; i++) {
     const Value *v = n->inputs[i];

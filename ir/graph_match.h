@@ -25,6 +25,9 @@ GraphMatch *graph_match(const Graph *a, const Graph *b, Arena *arena);
 // Are they matched with each other, or both absent?
 bool graph_match_values(const GraphMatch *match, const Value *a, const Value *b);
 
+// Attributes that number things or say where weights lie: no part of what a node does.
+bool graph_match_skips(const char *attr);
+
 // Hash of the bytes of a constant; 0: not at hand, or too large.
 uint64_t graph_match_contents(const Value *value);
 

@@ -124,6 +124,12 @@ static const char *const fact_names[] = {"typed", "summed", "backward", "optimiz
 enum { FACTS_COUNT = sizeof fact_names / sizeof *fact_names };
 _Static_assert(1 << (FACTS_COUNT - 1) == FACT_PLANNED, "one name per fact");
 
+const char *fact_name(uint32_t fact) {
+  for (int i = 0; i < FACTS_COUNT; i++)
+    if (fact == 1u << i) return fact_names[i];
+  return "?";
+}
+
 // Fields of the graph that name a value.
 static const struct { const char *key; size_t offset; } report_fields[] = {
     {"loss", offsetof(Graph, loss)},               {"loss_count", offsetof(Graph, loss_count)},

@@ -35,6 +35,9 @@ size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair
 // inverse_count, recipe.*, and JSON objects bucket.0, bucket.1, ..., buffer.0, ..., saving.0, ...
 size_t meta_of_graph(const Graph *graph, Arena *arena, MetaPair **out);
 
+// The name of a fact, one bit of Graph.facts: "typed", "summed", ...
+const char *fact_name(uint32_t fact);
+
 // Is the text of this key a JSON object or list (on one line)? The text form prints it as it stands.
 bool meta_is_json(const char *key);
 

@@ -52,9 +52,14 @@ static json_t *axis_json(const ShardedAxis *axis) {
   return object;
 }
 
+const char *sharding_tensor_name(const Node *node, const ShardingSpec *spec) {
+  const Value *v = sharding_tensor(node, spec);
+  return v ? v->name : spec->slot == SHARDING_NO_SLOT ? spec->tensor : NULL;
+}
+
 static json_t *spec_json(const Node *node, const ShardingSpec *spec) {
   json_t *object = json_object(), *groups = json_array(), *axes = json_array();
-  put_text(object, "tensor_name", sharding_tensor(node, spec)->name);
+  put_text(object, "tensor_name", sharding_tensor_name(node, spec));
   put_ints(object, "device", spec->devices, spec->n_devices);
   for (size_t i = 0; i < spec->n_groups; i++) {
     json_t *group = json_object();
@@ -103,7 +108,7 @@ const char *sharding_node_text(const Node *node, Arena *arena) {
     put_text(object, "configuration_id", s->configuration);
     put_int(object, "pipeline_stage", s->stage);
     for (size_t k = 0; k < s->n_specs; k++)
-      if (sharding_tensor(node, &s->specs[k])) json_array_append_new(specs, spec_json(node, &s->specs[k]));
+      if (sharding_tensor_name(node, &s->specs[k])) json_array_append_new(specs, spec_json(node, &s->specs[k]));
     if (json_array_size(specs)) json_object_set(object, "sharding_spec", specs);
     json_decref(specs);
     json_array_append_new(list, object);

@@ -47,6 +47,8 @@ typedef struct NodeSharding {                  // of one node in one configurati
 
 // The tensor of a spec; NULL where a pass has taken it from the node.
 const Value *sharding_tensor(const Node *node, const ShardingSpec *spec);
+// As it is called now. A tensor that the node never had, a defect that check_sharding names, keeps its name in the file; NULL: a pass has taken it.
+const char *sharding_tensor_name(const Node *node, const ShardingSpec *spec);
 
 // As JSON on one line, with the names of the protobuf fields; NULL where there is nothing to say.
 const char *sharding_configurations_text(const Graph *graph, Arena *arena);

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "../ir/clock.h"
+#include "../ir/edit_distance.h"
 #include "../ir/path.h"
 #include "../ir/print.h"
 #include "../ir/verify_graph.h"
@@ -17,6 +18,17 @@ const Pass pass_table[] = {
 #undef PASS
     {0},
 };
+
+// "no pass is named ...", with the nearest.
+static Status unknown_pass(const char *name) {
+  const char *nearest = NULL;
+  size_t best = strlen(name) / 3 + 2;
+  for (const Pass *p = pass_table; p->name; p++) {
+    size_t distance = edit_distance(name, p->name);
+    if (distance < best) best = distance, nearest = p->name;
+  }
+  FAIL(USAGE, NULL, "no pass is named '%s'%s%s; tessera opt --list-passes lists them", name, nearest ? "; did you mean " : "", nearest ? nearest : "");
+}
 
 static const Pass *pass_find(const char *name) {
   for (const Pass *p = pass_table; p->name; p++)
@@ -64,7 +76,7 @@ static Status check_facts(const Graph *graph, const Pass *pass) {
 static Status check_skips(const char *const *skip) {
   for (; skip && *skip; skip++) {
     const Pass *p = pass_find(*skip);
-    if (!p) FAIL(USAGE, NULL, "no pass is named '%s'; tessera opt --list-passes lists them", *skip);
+    if (!p) return unknown_pass(*skip);
     if (p->provides) FAIL(USAGE, NULL, "pass %s cannot be left out: later passes build on it", p->name);
   }
   return STATUS_OK;
@@ -185,7 +197,7 @@ static Status run_reproducible(Graph *graph, const Pass *pass, const CompileOpti
 
 static Status run_named(Graph *graph, const char *name, const CompileOptions *options, const PassRun *run) {
   const Pass *pass = pass_find(name);
-  if (!pass) FAIL(USAGE, NULL, "no pass is named '%s'; tessera opt --list-passes lists them", name);
+  if (!pass) return unknown_pass(name);
   Arena *arena = arena_create(0);
   if (!arena) FAIL(RESOURCE, NULL, "out of memory before pass %s", name);
   Status s = run->reproducer ? run_reproducible(graph, pass, options, run, arena) : run_pass(graph, pass, options, run, arena);

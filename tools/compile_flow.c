@@ -271,6 +271,7 @@ static Status fill_guarded(const Options *options, const char *given, Arena *are
 }
 
 Status flow_pass_run(const Options *options, Arena *arena, PassRun *out) {
+  if (options->verify_each_asked && !options->verify_each) FAIL(USAGE, NULL, "--verify-each and --no-verify-each contradict each other");
   *out = (PassRun){
     .verify_each = options->verify_each, .time_passes = options->time_passes, .print_diff = options->print_ir_diff,
     .print_after = options->print_ir_after, .stop_after = options->stop_after, .reproducer = options->reproducer, .log = stderr,

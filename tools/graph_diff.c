@@ -129,8 +129,8 @@ bool differ_same_bucket(const Differ *d, int64_t x, int64_t y) {
 
 static void compare_attrs(Differ *d, const char *what, const Node *x, const Node *y) {
   for (const AttrSpec *s = x->op->attrs; s && s->name; s++) {
-    if (!strcmp(s->name, "fingerprint") || same_attr(x, y, s)) continue;
     bool bucket = !strcmp(s->name, "bucket");
+    if (same_attr(x, y, s) || (graph_match_skips(s->name) && !bucket)) continue;
     if (bucket && differ_same_bucket(d, attr_int(x, "bucket"), attr_int(y, "bucket"))) continue;
     bool comm = bucket || !strcmp(s->name, "kind") || !strcmp(s->name, "axis") || !strcmp(s->name, "parts");
     bool dtype = s->type == ATTR_INT && (!strcmp(s->name, "dtype") || !strcmp(s->name, "to"));

@@ -6,10 +6,7 @@
 #include "command.h"
 #include "expect.h"
 #include "graph_file.h"
-
-static void list_passes(void) {
-  for (const Pass *p = pass_table; p->name; p++) printf("%-20s %s\n", p->name, p->help);
-}
+#include "list_passes.h"
 
 static Status split_passes(const Options *options, Arena *arena, const char *const **out) {
   ARENA_GUARD(arena);
@@ -26,6 +23,7 @@ static Status run_passes(const Options *options, Flow *flow) {
   else if (!strcmp(options->passes, "train")) passes = pipeline_train;
   else if (!strcmp(options->passes, "none")) passes = none;
   else TRY(split_passes(options, flow->arena, &passes));
+  if (options->passes && !passes[0] && strcmp(options->passes, "none")) FAIL(USAGE, NULL, "--passes is empty; 'none' runs none");
   TRY(flow_compile_options(flow, options, &compile));
   if (graph_file_is_text(options->input)) compile.model_path = NULL;   // text is no file that a plan could load weights from
   TRY(flow_pass_run(options, flow->arena, &run));

@@ -165,7 +165,7 @@ def plans(tmp):
     expect("learning rate", base, compile_to("lr.onnx", "--zero", "3", "--lr", "0.5"), [("options", "changed", "option lr", "value", None, "0.5"), ("options", "changed", "option --lr", "value", None, None)])
     for name, args, topics in [("stage 1", ["--zero", "1"], {"comm", "memory", "operators", "options"}), ("one bucket", ["--zero", "3", "--bucket-bytes", "16MiB"], {"comm", "memory", "operators", "parameters"}),
                                ("fp64", ["--zero", "3", "--precision", "fp64"], {"comm", "memory", "precision"}), ("sgd", ["--zero", "3", "--optimizer", "sgd"], {"memory", "operators", "options"}),
-                               ("unfused", ["--zero", "3", "--skip-passes=fuse_elementwise"], {"operators", "memory"})]:
+                               ("unfused", ["--zero", "3", "--skip-passes=fuse_elementwise"], {"operators", "memory"}), ("prefetch", ["--zero", "3", "--prefetch", "1"], {"order"})]:
         count()
         other = compile_to("other.onnx", *args)
         rc, d, err = diff(base, other)
