@@ -57,8 +57,8 @@ static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
     }
     if (!status) status = run_step(q->comm, step);
     if (status) return step_error(step, status);
-    if (tells) team_count(&rank->steps[own->queue], 1);
     trace_record(own->lane, q->variant, step->context.node, q->phase == PHASE_INIT ? -1 : clock->step, clock->micro, wait_ns, begin_ns);
+    if (tells) team_count(&rank->steps[own->queue], 1);      // last: no step that has waited for this one begins before its end in the trace
   }
   return NULL;
 }

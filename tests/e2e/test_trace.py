@@ -119,6 +119,36 @@ def check_run(tmp):
                 check(0 < took_ms <= r["step_ms"]["max"] + 0.1, "rank %d: step %d took %.3f ms in the trace, at most %.3f in the report" % (rank, t, took_ms, r["step_ms"]["max"]))
 
 
+def check_queues(tmp):
+    """With --prefetch: a lane for each queue, arrows for the waits, and steps that wait begin after what they wait for, in the plan and on the clock."""
+    plan, path = os.path.join(tmp, "queues.onnx"), os.path.join(tmp, "queues.json")
+    p = tessera("compile", model("gpt_merged"), "-o", plan, "--ranks", 2, "--zero", 3, "--bucket-bytes", 16384, "--micro-batches", 4, "--prefetch", 2)
+    check(p.returncode == 0, "compile --prefetch: " + p.stderr)
+    shown = json.loads(tessera("show", plan, "--json").stdout)
+    lanes = {0: [s for s in shown["steps"] if s["queue"] == "compute"], 1: [s for s in shown["steps"] if s["queue"] == "comm"]}
+    check(lanes[1] and any(s["waits"] for s in lanes[0]) and any(s["waits"] for s in lanes[1]), "the plan has no second queue, or no waits")
+    r = train("gpt_merged", "--steps", 4, "--trace", path, "--trace-steps", "2:3", "--profile", source=plan)
+    slices, _, _, flows, _ = parse(path)
+    check_planned(shown, slices, 2, 2)
+    in_a_step = sum(len(s["waits"]) * (2 if s["phase"] == "micro" else 1) for s in shown["steps"] if s["phase"] != "init")
+    arrows = collections.Counter(pair[0]["pid"] for pair in flows.values())
+    check(arrows == {0: 2 * in_a_step, 1: 2 * in_a_step, 2: in_a_step}, "arrows by process are %s, waits of a step %d" % (dict(arrows), in_a_step))
+    for rank in range(2):
+        ran = {}
+        for tid, steps in lanes.items():
+            events = [e for e in slices[rank, tid] if e["cat"] != "phase"]
+            for t in (2, 3):
+                want = [s["step"] for _ in range(2) for s in steps if s["phase"] == "micro"] + [s["step"] for s in steps if s["phase"] == "update"]
+                check([e["args"]["step"] for e in events if e["args"].get("training_step") == t] == want, "rank %d, queue %d: other steps in step %d" % (rank, tid, t))
+            ran.update({(e["args"].get("training_step"), e["args"].get("micro"), e["args"]["step"]): e for e in events})
+        for (t, j, step), e in ran.items():
+            for waited in shown["steps"][step]["waits"]:
+                before = ran[t, j, waited]
+                check(ns(before["ts"]) + ns(before["dur"]) <= ns(e["ts"]), "rank %d: step %d began before step %d had ended" % (rank, step, waited))
+    text = r["stderr"].split("exposed communication")[1]
+    check("gradients" in text and "parameters for forward" in text, "the profile names no causes: " + text)
+
+
 def check_shapes(tmp):
     """Programs of other shapes are in the trace and in the profile, too."""
     import numpy as np
@@ -174,6 +204,7 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         check_show(tmp)
         check_run(tmp)
+        check_queues(tmp)
         check_shapes(tmp)
         check_profile()
         check_errors(tmp)
