@@ -663,7 +663,7 @@ const Mutation mutations[] = {
     {"change a guard", change_guard, "none"},
     {"change a region", change_region, "none"},
     {"move a guard", move_guard, "none"},
-    {"add a guard", add_guard, "none"},
+    {"add a guard", add_guard, "a write that writes nothing of the region, at a time when nobody reads it"},
     {"change a queue", change_queue, "ordered with all that touches its bytes"},
     {"change a wait", change_wait, "others imply the order"},
     {"change a collective", change_collective, "none"},

@@ -37,12 +37,12 @@ static void add_waits(Spread *s, Node *node) {
   node->n_waits = n;
 }
 
-void spread_over_queues(Graph *graph, unsigned seed, int others) {
+void spread_over_queues(Graph *graph, unsigned seed, int others, bool io) {
   Spread s = {graph, ARENA_ARRAY(graph->arena, bool, graph->n_nodes * graph->n_nodes), graph->n_nodes};
   for (size_t i = 0; i < graph->n_nodes; i++) {
     Node *node = graph->nodes[i];
     bool moved = rand_r(&seed) % 100 < others;
-    node->queue = node->op->flags & OP_COLLECTIVE ? QUEUE_COMM : !moved ? QUEUE_COMPUTE : rand_r(&seed) % 2 ? QUEUE_COMM : QUEUE_IO;
+    node->queue = node->op->flags & OP_COLLECTIVE ? QUEUE_COMM : !moved ? QUEUE_COMPUTE : !io || rand_r(&seed) % 2 ? QUEUE_COMM : QUEUE_IO;
   }
   for (size_t i = 0; i < graph->n_nodes; i++) add_waits(&s, graph->nodes[i]);
 }

@@ -4,8 +4,8 @@
 
 #include "../../ir/graph.h"
 
-// Sets queue and waits of every node: collectives on comm, of the others `others` of 100 on comm or io. No wait is given that others imply. In the
-// graph's arena. Small plans only: quadratic in steps.
-void spread_over_queues(Graph *graph, unsigned seed, int others);
+// Sets queue and waits of every node: collectives on comm, of the others `others` of 100 on comm or, with `io`, io. No wait is given that others imply. In
+// the graph's arena. Small plans only: quadratic in steps.
+void spread_over_queues(Graph *graph, unsigned seed, int others, bool io);
 
 #endif

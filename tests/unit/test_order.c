@@ -27,7 +27,7 @@ static void ok(Status s) {
 
 typedef struct Base { Arena *arena; Model *model; Graph *graph; } Base;
 
-static Base compile(const char *name, int ranks, int zero, int64_t micro) {
+static Base compile(const char *name, int ranks, int zero, int64_t micro, int64_t prefetch) {
   char path[512];
   snprintf(path, sizeof path, TESSERA_SOURCE_DIR "/tests/models/%s/model.onnx", name);
   Base b = {.arena = arena_create(0)};
@@ -40,6 +40,7 @@ static Base compile(const char *name, int ranks, int zero, int64_t micro) {
   o.micro_batches = micro;
   o.isa = zero % 2 ? isa_best() : ISA_SCALAR;     // fast kernels have workspaces
   o.bucket_bytes = 4096;
+  o.prefetch = prefetch;
   o.model_path = path;
   o.weights = &imported.weights;
   PassRun run = {.log = stderr};
@@ -240,15 +241,19 @@ static int number(const char *name, int fallback) {
   return text ? atoi(text) : fallback;
 }
 
-static void compare_plans(const char *model, int ranks, int zero, int64_t micro, Tally *t) {
-  Base base = compile(model, ranks, zero, micro);
-  OracleResult alone = oracle_run(base.graph, STATES_MAX);
+// Plans that are spread at random, or (prefetch above 0) the one that the compiler spreads.
+static void compare_plans(const char *model, int ranks, int zero, int64_t micro, int64_t prefetch, Tally *t) {
+  Base base = compile(model, ranks, zero, micro, prefetch);
+  Graph *plain = graph_clone(base.graph, base.arena);
+  for (size_t i = 0; i < plain->n_nodes; i++) plain->nodes[i]->queue = QUEUE_COMPUTE, plain->nodes[i]->n_waits = 0;
+  OracleResult alone = oracle_run(plain, STATES_MAX);
   assert_int_equal(alone.found, 0);
   int plans = number("TESSERA_ORACLE_PLANS", 3), mutants = number("TESSERA_ORACLE_MUTANTS", 21);
+  if (prefetch) plans = 1;
   for (int p = 0; p < plans; p++) {
     Arena *arena = arena_create(0);
     Graph *g = graph_clone(base.graph, arena);
-    spread_over_queues(g, (unsigned)(1 + p), p % 4 * 15);
+    if (!prefetch) spread_over_queues(g, (unsigned)(1 + p), p % 4 * 15, true);
     OracleResult r = oracle_run(g, STATES_MAX);
     Verdict v = verify(g, arena);
     t->plans++;
@@ -267,12 +272,14 @@ static void compare_plans(const char *model, int ranks, int zero, int64_t micro,
 static void oracle_and_proof_agree(void **state) {
   Tally t = {0};
   for (int zero = 0; zero < 4; zero++) {
-    compare_plans("linreg", 2, zero, 2, &t);
-    compare_plans("linreg", 2, zero, 4, &t);
-    compare_plans("linreg", 1, zero, 2, &t);
+    compare_plans("linreg", 2, zero, 2, 0, &t);
+    compare_plans("linreg", 2, zero, 4, 0, &t);
+    compare_plans("linreg", 1, zero, 2, 0, &t);
+    compare_plans("linreg", 2, zero, 2, 1 + zero % 2, &t);
+    compare_plans("mlp", 2, zero, 2, 2 - zero % 2, &t);
   }
-  compare_plans("linreg", 3, 3, 3, &t);
-  compare_plans("mlp", 1, 1, 1, &t);
+  compare_plans("linreg", 3, 3, 3, 0, &t);
+  compare_plans("mlp", 1, 1, 1, 0, &t);
   printf("%zu plans and %zu mutants in %zu states: %zu broken, %zu over the budget of states\n", t.plans, t.mutants, t.states, t.broken, t.over_budget);
   for (int m = 0; m < N_MUTATIONS; m++) printf("  %-20s %6zu refused %6zu accepted\n", mutations[m].name, t.refused[m], t.passed[m]);
   assert_true(t.broken > t.mutants / 10);
@@ -299,14 +306,14 @@ static void expect(const Graph *g, const char *code, const char *one, const char
 
 static Graph *spread(const Base *b) {
   Graph *g = graph_clone(b->graph, b->arena);
-  spread_over_queues(g, 1, 0);
+  spread_over_queues(g, 1, 0, true);
   return g;
 }
 
 static void waits_for_one(Graph *g, Node *node, const Node *other) { set_waits(g, node, &other->id, 1); }
 
 static void defects_are_named(void **state) {
-  Base b = compile("linreg", 2, 3, 2);
+  Base b = compile("linreg", 2, 3, 2, 0);
   Graph *g = spread(&b);
   Node *reader = find(g, "Gemm", 0), *release = find(g, "Release", 0), *gather = find(g, "AllGather", 0);
   assert_int_equal(reader->n_waits, 1);
@@ -359,7 +366,7 @@ static void same_file(const Graph *a, const Graph *b, Arena *arena) {
 }
 
 static void programs_survive_the_file(void **state) {
-  Base one = compile("linreg", 2, 3, 2), two = compile("linreg", 2, 1, 4);
+  Base one = compile("linreg", 2, 3, 2, 0), two = compile("linreg", 2, 1, 4, 0);
   const Graph *programs[] = {one.graph, two.graph, one.graph}, **again;
   const void *bytes;
   size_t n_bytes;
