@@ -10,6 +10,9 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
   if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
   TRY(expect_parse(options));
   TRY(flow_open(options, flow));
+  if (flow->is_plan && !(flow->graph->facts & FACT_PLANNED))
+    FAIL(USAGE, NULL, "'%s' is a graph that 'tessera opt' wrote, no model; 'tessera opt %s --passes=train -o %s' makes a plan of one that is as a model was",
+         options->input, options->input, options->output);
   if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan already", options->input);
   if (options->data.n) TRY(flow_open_data(flow, options, 0, data));     // its first batch binds what the model leaves open
   if (*data && data_n_variants(*data) > 1)

@@ -85,6 +85,11 @@ def alone(tmp, listed):
             need(rc == 0 and read(tmp, "stopped.onnxtxt") == read(tmp, "text.onnxtxt"), f"--stop-after={name}", err)
     need(read(tmp, "whole.onnxtxt") == read(tmp, "text.onnxtxt"), "pass by pass and in one go")
     need(tessera(["diff", "whole.onnxtxt", "binary.onnx"], tmp)[0] == 0, "tessera diff says so, too")
+    tessera(["opt", "start.onnxtxt", "--passes=none", "-o", "graph.onnx"], tmp)
+    rc, _, err = tessera(["compile", "graph.onnx", "-o", "plan.onnx"], tmp)
+    need(rc == 2 and "is a graph that 'tessera opt' wrote" in err, "compile of what opt wrote", err)
+    rc, _, err = tessera(["compile", "binary.onnx", "-o", "plan.onnx"], tmp)
+    need(rc == 2 and "is a plan already" in err, "compile of a plan", err)
     need(not set(listed) - set(order), "passes that no pipeline has", set(listed) - set(order))
 
 
