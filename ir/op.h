@@ -102,21 +102,24 @@ typedef enum Work {
   WORK_ARITHMETIC,              // elements: + - * / compare, in a vector loop
   WORK_FUNCTION,                // elements: exp, log, tanh, erf and the like, in a vector loop
   WORK_SUM,                     // elements: added up, in a vector loop
-  WORK_ELEMENT,                 // elements: addressed one by one: gathers, transposes, plain loops
+  WORK_ELEMENT,                 // elements: moved to another order (transposes)
+  WORK_REFERENCE,               // elements: in the reference kernels, one by one and in double
   WORK_OPTIMIZER,               // elements: updated by an optimizer step
   WORK_PRODUCT,                 // flops: of a matrix product through the matrix library
   WORK_CONV,                    // flops: of a convolution through the matrix library
-  WORK_WALK,                    // flops: of products in loops of our own (attention, recurrent layers)
+  WORK_ATTENTION,               // flops: of products in attention's own loops
+  WORK_RECURRENT,               // flops: of products in the loops of recurrent layers
   WORK_PLAIN_FLOP,              // flops: of products in the reference loops
   WORK_COUNT
 } Work;
 const char *work_name(Work work);
+bool work_is_product(Work work);          // is it counted in flops?
 
 typedef struct NodeCost {
   double work[WORK_COUNT];
   double read_bytes, written_bytes;      // of operands and results as they lie in memory; what is a view is neither
   double sent_bytes;                     // logical, of a collective, per rank
-  int64_t m, n, k, products;             // of WORK_PRODUCT: `products` of m x k times k x n; 0: none
+  int64_t m, n, k, products;             // of WORK_PRODUCT and WORK_CONV: `products` of m x k times k x n; 0: none
   bool trans_a, trans_b;                 // as they lie in memory
 } NodeCost;
 

@@ -231,7 +231,7 @@ static void attention_cost(const Node *node, NodeCost *cost) {
   if (!status) {
     double scores = (double)a.batch * (double)a.q_heads * (double)a.q_len * (double)a.total * (a.causal && a.q_len == a.total ? 0.5 : 1);
     double forward = 2 * scores * (double)(a.head + a.v_head);
-    cost->work[WORK_WALK] += is_gradient(node) ? 2.5 * forward : forward;
+    cost->work[WORK_ATTENTION] += is_gradient(node) ? 2.5 * forward : forward;
     cost->work[WORK_FUNCTION] += scores;
     cost->work[WORK_SUM] += 2 * scores;
   }

@@ -154,7 +154,7 @@ static void conv_cost(const Node *node, ConvKind kind, NodeCost *cost) {
   LibraryConv conv;
   Type type;
   Status status = conv_of(node, kind, &conv, &type);
-  if (!status) cost->work[WORK_CONV] += library_conv_flops(&conv);
+  if (!status) library_conv_cost(&conv, cost);
   status_free(status);
 }
 

@@ -149,7 +149,11 @@ static void transpose_cost(const Node *node, NodeCost *cost) {
   LibraryConv conv;
   Type y;
   Status status = transpose_make(node, &conv, &y);
-  if (!status) cost->work[library_takes(&conv) ? WORK_CONV : WORK_PLAIN_FLOP] += library_conv_flops(&conv);
+  if (!status) library_conv_cost(&conv, cost);
+  if (!status && !library_takes(&conv)) {
+    cost->work[WORK_PLAIN_FLOP] += cost->work[WORK_CONV];
+    cost->work[WORK_CONV] = 0;
+  }
   status_free(status);
 }
 

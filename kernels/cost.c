@@ -5,9 +5,12 @@
 #include "kernel.h"
 
 const char *work_name(Work work) {
-  static const char *const names[WORK_COUNT] = {"arithmetic", "function", "sum", "element", "optimizer", "product", "conv", "walk", "plain_flop"};
+  static const char *const names[WORK_COUNT] = {
+      "arithmetic", "function", "sum", "element", "reference", "optimizer", "product", "conv", "attention", "recurrent", "plain_flop"};
   return (unsigned)work < WORK_COUNT ? names[work] : "?";
 }
+
+bool work_is_product(Work w) { return w == WORK_PRODUCT || w == WORK_CONV || w == WORK_ATTENTION || w == WORK_RECURRENT || w == WORK_PLAIN_FLOP; }
 
 // ---- Shared by rows -------------------------------------------------------------------------------------------------------------
 
@@ -23,13 +26,16 @@ double cost_largest_elems(const Node *node) {
   return most;
 }
 
-void cost_add_product(NodeCost *cost, int64_t m, int64_t n, int64_t k, double products) {
-  cost->work[WORK_PRODUCT] += 2.0 * (double)m * (double)n * (double)k * products;
+static void add_product(NodeCost *cost, Work work, int64_t m, int64_t n, int64_t k, double products) {
+  cost->work[work] += 2.0 * (double)m * (double)n * (double)k * products;
   cost->m = m;
   cost->n = n;
   cost->k = k;
   cost->products = (int64_t)products;
 }
+
+void cost_add_product(NodeCost *cost, int64_t m, int64_t n, int64_t k, double products) { add_product(cost, WORK_PRODUCT, m, n, k, products); }
+void cost_add_conv(NodeCost *cost, int64_t m, int64_t n, int64_t k, double products) { add_product(cost, WORK_CONV, m, n, k, products); }
 
 static void all_of(const Node *node, NodeCost *cost, Work work, double times) { cost->work[work] += times * cost_largest_elems(node); }
 
@@ -43,6 +49,11 @@ void cost_softmax(const Node *node, NodeCost *cost) {
   all_of(node, cost, WORK_FUNCTION, 1);
   all_of(node, cost, WORK_SUM, 2);
   all_of(node, cost, WORK_ARITHMETIC, 1);
+}
+
+void cost_cross_entropy(const Node *node, NodeCost *cost) {
+  all_of(node, cost, WORK_FUNCTION, 0.5);      // exp alone, the cheapest of them
+  all_of(node, cost, WORK_SUM, 1);
 }
 
 void cost_norm(const Node *node, NodeCost *cost) {
@@ -104,22 +115,22 @@ static void count_bytes(const Node *node, NodeCost *cost) {
   cost->written_bytes -= in_place;
 }
 
-static void default_work(const Node *node, NodeCost *cost) {
+static void default_work(const Node *node, Isa isa, NodeCost *cost) {
   const Op *op = node->op;
   if (op->flags & OP_OPTIMIZER) cost->work[WORK_OPTIMIZER] = elems_of(node->inputs[0]);
-  else if (op->run_cpu) cost->work[WORK_ARITHMETIC] = cost_largest_elems(node);
-  else if (!(op->flags & OP_COLLECTIVE)) cost->work[WORK_ELEMENT] = cost_largest_elems(node);
+  else if (op->run_cpu || (isa == ISA_COUNT && !(op->flags & OP_COLLECTIVE))) cost->work[WORK_ARITHMETIC] = cost_largest_elems(node);
+  else if (!(op->flags & OP_COLLECTIVE)) cost->work[WORK_REFERENCE] = cost_largest_elems(node);
 }
 
 // The reference kernels go element by element and multiply in plain loops.
 static void as_reference(NodeCost *cost) {
   double elems = 0, flops = 0;
   for (int w = 0; w < WORK_COUNT; w++) {
-    if (w == WORK_PRODUCT || w == WORK_CONV || w == WORK_WALK || w == WORK_PLAIN_FLOP) flops += cost->work[w];
+    if (work_is_product((Work)w)) flops += cost->work[w];
     else elems += cost->work[w];
     cost->work[w] = 0;
   }
-  cost->work[WORK_ELEMENT] = elems;
+  cost->work[WORK_REFERENCE] = elems;
   cost->work[WORK_PLAIN_FLOP] = flops;
   cost->products = 0;
 }
@@ -130,7 +141,7 @@ NodeCost node_cost(const Node *node, Isa isa) {
   if (costs_nothing(node)) return cost;
   count_bytes(node, &cost);
   if (node->op->cost) node->op->cost(node, &cost);
-  else default_work(node, &cost);
-  if (node->op->run_cpu && kernel_choice(node, isa) == KERNEL_REFERENCE) as_reference(&cost);
+  else default_work(node, isa, &cost);
+  if (isa < ISA_COUNT && node->op->run_cpu && kernel_choice(node, isa) == KERNEL_REFERENCE) as_reference(&cost);
   return cost;
 }

@@ -185,7 +185,7 @@ static Status loss_grad(Grad *g) {
 const Op op_SoftmaxCrossEntropyLoss = {
     .name = "SoftmaxCrossEntropyLoss", .domain = "", .policy = POLICY_F32, .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
     .nondifferentiable = 1 << 1 | 1 << 2, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs),
-    .infer = loss_infer, .grad = loss_grad, .run_ref = loss_ref, .run_cpu = loss_cpu, .workspace = loss_workspace, .cost = cost_softmax};
+    .infer = loss_infer, .grad = loss_grad, .run_ref = loss_ref, .run_cpu = loss_cpu, .workspace = loss_workspace, .cost = cost_cross_entropy};
 
 // ---- SoftmaxCrossEntropyLossGrad ----------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ static bool loss_grad_alias(const Node *node, int output, int input, Alias *out)
 const Op op_SoftmaxCrossEntropyLossGrad = {
     .name = "SoftmaxCrossEntropyLossGrad", .domain = "tessera", .min_inputs = 3, .max_inputs = 5, .min_outputs = 1, .max_outputs = 1,
     .nondifferentiable = 0x1f, .attrs = loss_attrs, .attrs_bytes = sizeof(LossAttrs), .infer = loss_grad_infer,
-    .run_ref = loss_grad_ref, .run_cpu = loss_grad_cpu, .alias = loss_grad_alias, .cost = cost_softmax};
+    .run_ref = loss_grad_ref, .run_cpu = loss_grad_cpu, .alias = loss_grad_alias, .cost = cost_cross_entropy};
 
 // ---- CrossEntropyCount --------------------------------------------------------------------------------------------------------
 

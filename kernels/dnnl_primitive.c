@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cost.h"
+
 enum { OPERANDS_MAX = 12, STEPS_MAX = 4, ARGS_MAX = 5, ALIGN_BYTES = 64 };
 
 typedef enum Where { AT_POINTER, AT_WORKSPACE, AT_SCRATCH } Where;
@@ -442,9 +444,11 @@ static void shape_finish(ConvShape *s) {
   md_finish(&s->y);
 }
 
-double library_conv_flops(const LibraryConv *c) {
-  double sums = (double)c->batch * (double)c->out_channels * (double)window_elems(c->window.out);
-  return 2 * sums * (double)(c->in_channels / c->groups) * (double)window_elems(c->window.kernel);
+void library_conv_cost(const LibraryConv *c, NodeCost *cost) {
+  int64_t places = c->batch * window_elems(c->window.out), window = c->in_channels / c->groups * window_elems(c->window.kernel), out = c->out_channels / c->groups;
+  if (c->kind == CONV_FORWARD) cost_add_conv(cost, places, out, window, (double)c->groups);
+  else if (c->kind == CONV_INPUT_GRAD) cost_add_conv(cost, places, window, out, (double)c->groups);
+  else cost_add_conv(cost, window, out, places, (double)c->groups);
 }
 
 Status library_conv(KernelPrepare *prepare, const LibraryConv *conv, bool make) {

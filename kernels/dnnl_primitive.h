@@ -35,8 +35,8 @@ typedef struct LibraryConv {
 MUST_USE Status library_matmul(KernelPrepare *prepare, const LibraryMatmul *matmul, bool make);
 MUST_USE Status library_conv(KernelPrepare *prepare, const LibraryConv *conv, bool make);
 
-// Multiplications and additions of a convolution of any kind, padding included: the library multiplies zeros, too.
-double library_conv_flops(const LibraryConv *conv);
+// The convolution as the matrix product that it is, padding included: the library multiplies zeros, too.
+void library_conv_cost(const LibraryConv *conv, NodeCost *cost);
 
 // Runs a call that `make` has made. pointers[i] may be NULL where operand i is not used.
 MUST_USE Status library_call_run(const LibraryCall *call, const Node *node, void *const pointers[LIBRARY_POINTERS], void *workspace, void *scratch);

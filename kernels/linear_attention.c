@@ -140,7 +140,7 @@ static void linear_cost(const Node *node, NodeCost *cost) {
   if (!status) {
     double state = (double)a.batch * (double)a.steps * (double)a.d_k * (double)a.d_v;
     double writes = 2 * state * (double)a.kv_heads * (a.delta ? 2 : 1), reads = 2 * state * (double)a.q_heads;
-    cost->work[WORK_WALK] += is_gradient(node) ? 4 * writes + 2 * reads : writes + reads;
+    cost->work[WORK_ATTENTION] += is_gradient(node) ? 4 * writes + 2 * reads : writes + reads;
   }
   status_free(status);
 }

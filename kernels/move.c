@@ -55,14 +55,6 @@ static Status transpose_grad(Grad *g) {
   return STATUS_OK;
 }
 
-// Pieces that stay together are copied as one.
-static void transpose_cost(const Node *node, NodeCost *cost) {
-  const Type *x = input_type(node, 0);
-  double together = 1;
-  for (int i = x->rank - 1; i >= 0 && perm_axis(node, i, x->rank) == i; i--) together *= (double)x->dims[i];
-  cost->work[WORK_ELEMENT] += together > 0 ? (double)type_elems(x) / together : 0;
-}
-
 // Axes of one element move for free.
 static bool transpose_alias(const Node *node, int output, int input, Alias *out) {
   const Type *x = input_type(node, 0);
@@ -79,7 +71,7 @@ static bool transpose_alias(const Node *node, int output, int input, Alias *out)
 
 const Op op_Transpose = {.name = "Transpose", .domain = "", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1,
                          .attrs = transpose_attrs, .attrs_bytes = sizeof(TransposeAttrs), .infer = transpose_infer, .grad = transpose_grad,
-                         .run_ref = transpose_run, .alias = transpose_alias, .cost = transpose_cost};
+                         .run_ref = transpose_run, .alias = transpose_alias, .cost = cost_element};
 
 // ---- Expand ----
 

@@ -246,7 +246,7 @@ static Status recurrent_workspace(KernelPrepare *p) {
 static void recurrent_work(const Recurrent *r, bool gradient, NodeCost *cost) {
   double rows = (double)r->steps * (double)r->batch * (double)r->directions, gates = (double)(r->gates * r->hidden);
   double forward = 2 * rows * gates * (double)(r->input + r->hidden);
-  cost->work[WORK_WALK] += gradient ? 3 * forward : forward;
+  cost->work[WORK_RECURRENT] += gradient ? 3 * forward : forward;
   cost->work[WORK_FUNCTION] += rows * gates * (gradient ? 2 : 1);
 }
 

@@ -8,7 +8,7 @@
 
 enum { SMALL_BYTES = 4096 };       // of an all-reduce that is all latency
 
-const int64_t product_sizes[PRODUCT_SIZES] = {16, 64, 256, 1024};
+const int64_t product_sizes[PRODUCT_SIZES] = {16, 64, 256, 768};
 
 const char *link_use_name(LinkUse use) {
   static const char *const names[LINK_USES] = {"gather", "scatter", "reduce"};
@@ -36,12 +36,12 @@ static void default_shares(Machine *m) {
 Machine machine_default(void) {
   Machine m = {
       .name = "default", .ranks_per_node = 2, .shares_memory = true,
-      .work_per_s = {[WORK_ARITHMETIC] = 4e9, [WORK_FUNCTION] = 6e8, [WORK_SUM] = 3e9, [WORK_ELEMENT] = 2e8, [WORK_OPTIMIZER] = 5e8,
-                     [WORK_PRODUCT] = 8e10, [WORK_CONV] = 4e10, [WORK_WALK] = 1e10, [WORK_PLAIN_FLOP] = 1e9},
+      .work_per_s = {[WORK_ARITHMETIC] = 4e9, [WORK_FUNCTION] = 6e8, [WORK_SUM] = 3e9, [WORK_ELEMENT] = 5e8, [WORK_REFERENCE] = 1e8, [WORK_OPTIMIZER] = 5e8,
+                     [WORK_PRODUCT] = 8e10, [WORK_CONV] = 4e10, [WORK_ATTENTION] = 1e10, [WORK_RECURRENT] = 1e10, [WORK_PLAIN_FLOP] = 1e9},
       .transposed_share = {0.8, 0.9},
       .precision_share = {[PRECISION_F64] = 0.5, [PRECISION_F32] = 1, [PRECISION_BF16] = 2, [PRECISION_F16] = 1},
       .memory_bytes_per_s = 8e9, .cache_bytes_per_s = 4e10, .cache_bytes = 1 << 20,
-      .step_overhead_s = 5e-7, .guard_s = 2e-7, .micro_overhead_s = 1e-5, .update_overhead_s = 3e-5,
+      .step_overhead_s = 2e-7, .product_call_s = 1e-6, .has_reference = true, .guard_s = 2e-7, .micro_overhead_s = 1e-5, .update_overhead_s = 3e-5,
       .tiers = {[TIER_HOST] = {1e-5, 8e9}, [TIER_NVME] = {1e-4, 2e9}},
   };
   default_shares(&m);
@@ -104,12 +104,13 @@ static double work_seconds(const Machine *m, const Node *node, const NodeCost *c
   double seconds = 0, precision = m->precision_share[precision_of(node)];
   for (int w = 0; w < WORK_COUNT; w++) {
     double rate = m->work_per_s[w];
-    if (w == WORK_PRODUCT && cost->products) {
-      rate *= precision * machine_product_share(m, cost->m, cost->n, cost->k);
+    if (!(cost->work[w] > 0)) continue;
+    if (work_is_product((Work)w) && w != WORK_PLAIN_FLOP) rate *= precision;
+    if (w == WORK_PRODUCT || w == WORK_CONV) {
+      rate *= machine_product_share(m, cost->m, cost->n, cost->k);
       if (cost->trans_a) rate *= m->transposed_share[0];
       if (cost->trans_b) rate *= m->transposed_share[1];
-    } else if (w == WORK_CONV || w == WORK_WALK) {
-      rate *= precision;
+      seconds += m->product_call_s;
     }
     seconds += cost->work[w] / rate;
   }
@@ -147,7 +148,8 @@ static double collective_seconds(const Graph *graph, const Node *node, const Mac
 
 StepCost step_cost(const Graph *graph, const Node *node, const Machine *m) {
   Isa isa;
-  if (!graph->recipe.isa || !isa_from_name(graph->recipe.isa, &isa)) isa = ISA_AVX512;
+  if (!m->has_reference) isa = ISA_COUNT;
+  else if (!graph->recipe.isa || !isa_from_name(graph->recipe.isa, &isa)) isa = ISA_AVX512;
   StepCost c = {.node = node_cost(node, isa)};
   bool views_move = machine_views_move(graph, m);
   double guards = node->guard != GUARD_NONE && !views_move ? m->guard_s : 0;

@@ -25,13 +25,17 @@ typedef struct Machine {
   int ranks_per_node;
   bool shares_memory;            // ranks of a node are threads of one process: a gather may be a view of all shards and then moves nothing
   bool ring;                     // collectives take N - 1 messages one after the other; else log2 N, rounded up
-  double work_per_s[WORK_COUNT]; // of PRODUCT, CONV, WALK: of large ones in f32
-  double product_share[PRODUCT_SIZES][PRODUCT_SIZES][PRODUCT_SIZES];   // [m][n][k]: rate of such a product over work_per_s[WORK_PRODUCT]
+  double work_per_s[WORK_COUNT]; // of products: of large ones in f32
+  double product_share[PRODUCT_SIZES][PRODUCT_SIZES][PRODUCT_SIZES];   // [m][n][k]: rate of such a product over work_per_s[WORK_PRODUCT]; of
+                                 // convolutions, seen as products, over [WORK_CONV]
   double transposed_share[2];    // further factor where A, where B lies transposed
+  double peak_flops_per_s;       // in f32, as the data sheet says: MFU is a share of it; 0: work_per_s[WORK_PRODUCT]
   double precision_share[PRECISION_COUNT];                             // rate of products in that type over that in f32
   double memory_bytes_per_s, cache_bytes_per_s;
   double cache_bytes;            // a step that touches no more than this finds it in the cache
   double step_overhead_s;        // of every step that runs something
+  double product_call_s;         // of every matrix product or convolution, beyond its flops
+  bool has_reference;            // some operators run by reference kernels, as on processors here; false: all have fast ones, as is usual for GPUs
   double guard_s;                // of beginning or ending to read a view, or to write a shard
   double micro_overhead_s, update_overhead_s;                          // of every micro-batch (feeding) and of every training step (waking all ranks)
   Link intra[LINK_USES], inter[LINK_USES];                             // within a node; between nodes

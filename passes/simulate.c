@@ -82,8 +82,8 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
     clock[n->queue] = start + cost.seconds;
     s->steps[i] = (StepTime){start, start + cost.seconds};
     s->busy_s[n->queue] += times * cost.seconds;
-    const double *work = cost.node.work;
-    s->product_flops += times * (work[WORK_PRODUCT] + work[WORK_CONV] + work[WORK_WALK] + work[WORK_PLAIN_FLOP]);
+    for (int w = 0; w < WORK_COUNT; w++)
+      if (work_is_product((Work)w)) s->product_flops += times * cost.node.work[w];
   }
   for (int q = 0; q < QUEUE_COUNT; q++) s->phase_s[phase] = fmax(s->phase_s[phase], clock[q]);
   return STATUS_OK;
@@ -137,7 +137,9 @@ static Status simulate(const Graph *g, const Machine *m, Arena *arena, Simulatio
     count_comm(g, (Phase)phase, arena, &causes, s);
   }
   double k = times_a_step(g, PHASE_MICRO);
-  s->overhead_s = k * m->micro_overhead_s + m->update_overhead_s;
+  double fed = 0;
+  for (size_t i = 0; i < g->n_inputs; i++) fed += (double)value_bytes(g->inputs[i]);
+  s->overhead_s = k * (m->micro_overhead_s + fed / m->memory_bytes_per_s) + m->update_overhead_s;
   s->step_s = k * s->phase_s[PHASE_MICRO] + s->phase_s[PHASE_UPDATE] + s->overhead_s;
   count_memory(g, m, arena, s);
   return STATUS_OK;

@@ -32,6 +32,8 @@ static const Command commands[] = {
    "tessera reduce model.onnx -o small.onnx --match 'the plan is broken' -- tessera run {} --data random --steps 1"},
   {"synth", SYNTH, command_synth, "gpt|llama|mlp|cnn [sizes] -o MODEL.onnx", "Writes a training graph from shapes alone, to compile, show and simulate.",
    "tessera synth gpt --layers 96 --d-model 12288 --heads 96 --vocab 50257 --seq 2048 -o gpt3.onnx"},
+  {"simulate", SIMULATE | COMPILE, command_simulate, "PLAN|MODEL [options] [--cluster FILE.json]", "Predicts a training step on a cluster: time, overlap, memory.",
+   "tessera simulate model.onnx --batch 8 --ranks 64 --zero 3 --cluster h100.json"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
