@@ -17,6 +17,7 @@ typedef struct TraceText {
   const Trace *measured;
   bool has_event;
   int64_t n_flows;
+  int64_t counter_ns;              // where the counter of memory stands
 } TraceText;
 
 // ---- One event ----------------------------------------------------------------------------------------------------------------
@@ -126,7 +127,10 @@ static void write_wait(TraceText *t, int pid, const Node *from, int64_t from_ns,
 
 static int64_t to_ns(double seconds) { return (int64_t)(seconds * 1e9 + 0.5); }
 
+// Memory is planned in the order of the steps; those of another queue may begin earlier than their neighbours, and a counter does not go back.
 static void write_memory_at(TraceText *t, int pid, uint32_t step, int64_t ns) {
+  if (ns < t->counter_ns) ns = t->counter_ns;
+  t->counter_ns = ns;
   for (int k = 0; k < t->view->n_curves; k++) {
     const MemoryCurve *c = &t->view->curves[k];
     bool same = step > 0;
