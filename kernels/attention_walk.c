@@ -72,7 +72,7 @@ static Real bias_at(const Attention *a, const Real *mask, int64_t row, int64_t j
 // scores[0..total) = scale q . k for the keys of `r`.
 static void scores_of(const Attention *a, const Loops *loops, Real *scores, const Real *q, const Real *k_turned, Range r) {
   for (int64_t j = r.from; j < r.end; j++) scores[j] = 0;
-  for (int64_t d = 0; d < a->head; d++) axpy(loops, scores + r.from, (Real)a->scale * q[d], k_turned + d * a->total + r.from, r.end - r.from);
+  product(loops, scores + r.from, 0, (Real)a->scale, q, 0, 1, k_turned + r.from, a->total, 1, a->head, r.end - r.from);
 }
 
 // scores -> softcap tanh(scores / softcap); `slope` (unless NULL): its derivative.
@@ -140,7 +140,7 @@ void NAME(attention_forward)(const Attention *a, const NAME(AttentionForward) *i
           if (!io->y) continue;
           Real *y = io->y + q_row(a, b, h, i, a->v_head);
           for (int64_t d = 0; d < a->v_head; d++) y[d] = 0;
-          for (int64_t j = r.from; j < r.end; j++) axpy(loops, y, p[j], v + j * a->v_head, a->v_head);
+          product(loops, y, 0, 1, p + r.from, 0, 1, v + r.from * a->v_head, a->v_head, 1, r.end - r.from, a->v_head);
         }
     }
 }
@@ -161,7 +161,7 @@ static void query_back(const Attention *a, const NAME(AttentionForward) * io, co
   soften(a, loops, w->p, w->slope, r);
   normalise(a, loops, w->p, io->mask, row, r);
   for (int64_t j = r.from; j < r.end; j++) w->dp[j] = 0;
-  for (int64_t d = 0; d < a->v_head; d++) axpy(loops, w->dp + r.from, dy[d], w->v_turned + d * a->total + r.from, n);
+  product(loops, w->dp + r.from, 0, 1, dy, 0, 1, w->v_turned + r.from, a->total, 1, a->v_head, n);
   Real mean = (Real)dot(loops, w->p + r.from, w->dp + r.from, n);
   for (int64_t j = r.from; j < r.end; j++) {
     Real ds = w->p[j] * (w->dp[j] - mean);
@@ -169,8 +169,9 @@ static void query_back(const Attention *a, const NAME(AttentionForward) * io, co
     ds *= (Real)a->scale * (a->softcap != 0 ? w->slope[j] : 1);
     if (w->dv) axpy(loops, w->dv + j * a->v_head, w->p[j], dy, a->v_head);
     if (w->dk) axpy(loops, w->dk + j * a->head, ds, q, a->head);
-    if (dq) axpy(loops, dq, ds, w->k + j * a->head, a->head);
+    w->dp[j] = ds;
   }
+  if (dq) product(loops, dq, 0, 1, w->dp + r.from, 0, 1, w->k + r.from * a->head, a->head, 1, n, a->head);
 }
 
 void NAME(attention_backward)(const Attention *a, const NAME(AttentionForward) *io, const NAME(AttentionBackward) *g, int64_t mask_elems,

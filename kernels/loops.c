@@ -323,11 +323,74 @@ static void loop_sgd(float *param, float *momentum, const float *grad, int64_t n
   }
 }
 
+// ---- Products -------------------------------------------------------------------------------------------------------------------
+// Each element is one chain of fma over x, whatever the blocks: the same bits as an axpy for every x. Blocks of some rows and two vectors stay in
+// registers; what is left of the columns is added up row by row.
+
+#if defined __AVX512F__
+typedef __m512 ProductLanes;
+#define LOAD_LANES _mm512_loadu_ps
+#define STORE_LANES _mm512_storeu_ps
+#define ALL_LANES _mm512_set1_ps
+#define FMA_LANES _mm512_fmadd_ps
+#elif defined __AVX2__
+typedef __m256 ProductLanes;
+#define LOAD_LANES _mm256_loadu_ps
+#define STORE_LANES _mm256_storeu_ps
+#define ALL_LANES _mm256_set1_ps
+#define FMA_LANES _mm256_fmadd_ps
+#else
+typedef float ProductLanes;
+#define LOAD_LANES(p) (*(p))
+#define STORE_LANES(p, v) (*(p) = (v))
+#define ALL_LANES(v) (v)
+#define FMA_LANES(a, b, c) FMA(a, b, c)
+#endif
+enum { PRODUCT_LANES = sizeof(ProductLanes) / sizeof(float), BLOCK_ROWS = 4 };
+
+#define PRODUCT_BLOCK(name, ROWS)                                                                               \
+  static inline void name(const RowsProduct *p, int64_t row, int64_t column) {                                  \
+    float *out = p->out + row * p->out_stride + column;                                                         \
+    const float *a = p->a + row * p->a_row, *b = p->b + column;                                                 \
+    ProductLanes sum[ROWS][2];                                                                                  \
+    _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                    \
+      sum[r][0] = LOAD_LANES(out + r * p->out_stride);                                                          \
+      sum[r][1] = LOAD_LANES(out + r * p->out_stride + PRODUCT_LANES);                                          \
+    }                                                                                                           \
+    for (int64_t x = 0; x < p->k; x++, b += p->b_stride) {                                                      \
+      ProductLanes low = LOAD_LANES(b), high = LOAD_LANES(b + PRODUCT_LANES);                                   \
+      _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                  \
+        ProductLanes factor = ALL_LANES(p->alpha * a[r * p->a_row + x * p->a_col]);                             \
+        sum[r][0] = FMA_LANES(factor, low, sum[r][0]);                                                          \
+        sum[r][1] = FMA_LANES(factor, high, sum[r][1]);                                                         \
+      }                                                                                                         \
+    }                                                                                                           \
+    _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                    \
+      STORE_LANES(out + r * p->out_stride, sum[r][0]);                                                          \
+      STORE_LANES(out + r * p->out_stride + PRODUCT_LANES, sum[r][1]);                                          \
+    }                                                                                                           \
+  }
+PRODUCT_BLOCK(product_rows, BLOCK_ROWS)
+PRODUCT_BLOCK(product_row, 1)
+
+static void loop_product(const RowsProduct *p) {
+  int64_t column = 0;
+  for (; column + 2 * PRODUCT_LANES <= p->n; column += 2 * PRODUCT_LANES) {
+    int64_t row = 0;
+    for (; row + BLOCK_ROWS <= p->rows; row += BLOCK_ROWS) product_rows(p, row, column);
+    for (; row < p->rows; row++) product_row(p, row, column);
+  }
+  for (int64_t x = 0; column < p->n && x < p->k; x++)
+    for (int64_t row = 0; row < p->rows; row++)
+      loop_axpy(p->out + row * p->out_stride + column, p->alpha * p->a[row * p->a_row + x * p->a_col], p->b + x * p->b_stride + column, p->n - column);
+}
+
 #define TABLE_OF(isa) TABLE_OF_(isa)
 #define TABLE_OF_(isa) loops_##isa
 extern const Loops TABLE_OF(LOOPS_ISA);
 const Loops TABLE_OF(LOOPS_ISA) = {
   .add = loop_add, .sub = loop_sub, .mul = loop_mul, .div = loop_div, .add_s = loop_add_s, .mul_s = loop_mul_s, .axpy = loop_axpy,
+  .product = loop_product,
   .exp = loop_exp, .log = loop_log, .tanh = loop_tanh, .erf = loop_erf, .sigmoid = loop_sigmoid, .sqrt = loop_sqrt,
   .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
   .gelu = loop_gelu, .gelu_grad = loop_gelu_grad, .gelu_tanh = loop_gelu_tanh, .gelu_tanh_grad = loop_gelu_tanh_grad,

@@ -26,6 +26,17 @@ typedef struct AdamStep {
 } AdamStep;
 typedef struct SgdStep { double lr, momentum, dampening, weight_decay, scale; int64_t t; bool nesterov; } SgdStep;
 
+// out[r][i] += alpha a[r][x] b[x][i]; out and b have rows of n elements, a has any strides.
+typedef struct RowsProduct {
+  float *out;
+  int64_t out_stride;
+  float alpha;
+  const float *a;
+  int64_t a_row, a_col;
+  const float *b;
+  int64_t b_stride, rows, k, n;
+} RowsProduct;
+
 enum { LOOPS_RANDOM_WORDS = 64 };
 
 typedef struct Loops {
@@ -36,6 +47,7 @@ typedef struct Loops {
   void (*add_s)(float *out, const float *a, float s, int64_t n);       // a + s
   void (*mul_s)(float *out, const float *a, float s, int64_t n);       // a * s
   void (*axpy)(float *out, float s, const float *a, int64_t n);        // out = fma(s, a, out)
+  void (*product)(const RowsProduct *p);                               // out[r][i] = fma(alpha a[r][x], b[x][i], out[r][i]) for x = 0, 1, ...
   void (*exp)(float *out, const float *a, int64_t n);                  // <= 1 ulp aim; inf, nan, denormals as libm
   void (*log)(float *out, const float *a, int64_t n);
   void (*tanh)(float *out, const float *a, int64_t n);

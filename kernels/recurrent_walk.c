@@ -1,5 +1,5 @@
 // The arithmetic of RNN, GRU and LSTM, forward and back through time. Compiled as it is in double; recurrent_walk_f32.c includes it for float.
-// Products are rows times rows of a transposed weight matrix: one axpy per element of the left operand, in a fixed order.
+// Products are rows times rows of a transposed weight matrix, summed in a fixed order.
 #include "recurrent.h"
 #include "wide_loops.h"
 
@@ -18,15 +18,13 @@ int64_t recurrent_space_elems(const Recurrent *r, bool trace) {
 typedef struct Matrix { const Real *data; int64_t stride; } Matrix;
 
 // out[row] += sum over k of a[row][k] b[k]; out rows are `out_stride` apart, b's `n` elements at stride `b.stride`.
-static void product(const Loops *loops, Real *out, int64_t out_stride, Matrix a, Matrix b, int64_t rows, int64_t k, int64_t n) {
-  for (int64_t x = 0; x < k; x++)
-    for (int64_t row = 0; row < rows; row++) axpy(loops, out + row * out_stride, a.data[row * a.stride + x], b.data + x * b.stride, n);
+static void times(const Loops *loops, Real *out, int64_t out_stride, Matrix a, Matrix b, int64_t rows, int64_t k, int64_t n) {
+  product(loops, out, out_stride, 1, a.data, a.stride, 1, b.data, b.stride, rows, k, n);
 }
 
 // out[k] += sum over rows of a[row][k] b[row]: the gradient of a weight matrix.
 static void outer(const Loops *loops, Real *out, Matrix a, Matrix b, int64_t rows, int64_t k, int64_t n) {
-  for (int64_t x = 0; x < k; x++)
-    for (int64_t row = 0; row < rows; row++) axpy(loops, out + x * n, a.data[row * a.stride + x], b.data + row * b.stride, n);
+  product(loops, out, n, 1, a.data, 1, a.stride, b.data, b.stride, k, rows, n);
 }
 
 static void add_rows(Real *out, const Real *a, int64_t stride, int64_t rows, int64_t n) {
@@ -125,7 +123,7 @@ static void activate(const Walk *w, int64_t slot, int gate, int f) {
 }
 
 static void rnn_step(const Walk *w, int64_t slot, const Real *h, Real *h_new) {
-  product(w->loops, w->gates + slot * w->r->batch * w->gh, w->gh, (Matrix){h, w->r->hidden}, (Matrix){w->rt, w->gh}, w->r->batch, w->r->hidden,
+  times(w->loops, w->gates + slot * w->r->batch * w->gh, w->gh, (Matrix){h, w->r->hidden}, (Matrix){w->rt, w->gh}, w->r->batch, w->r->hidden,
           w->gh);
   activate(w, slot, 0, 0);
   memcpy(h_new, w->gates + slot * w->r->batch * w->gh, sizeof(Real) * (size_t)w->bh);
@@ -135,18 +133,18 @@ static void gru_step(const Walk *w, int64_t slot, const Real *h, Real *h_new) {
   const Recurrent *r = w->r;
   int64_t n = r->hidden, gh = w->gh;
   Real *gates = w->gates + slot * r->batch * gh, *recur = w->recur + slot * w->bh;
-  product(w->loops, gates, gh, (Matrix){h, n}, (Matrix){w->rt, gh}, r->batch, n, 2 * n);
+  times(w->loops, gates, gh, (Matrix){h, n}, (Matrix){w->rt, gh}, r->batch, n, 2 * n);
   activate(w, slot, 0, 0);
   activate(w, slot, 1, 0);
   if (r->linear_before_reset) {
     for (int64_t i = 0; i < w->bh; i++) recur[i] = w->rb_h[i % n];
-    product(w->loops, recur, n, (Matrix){h, n}, (Matrix){w->rt + 2 * n, gh}, r->batch, n, n);
+    times(w->loops, recur, n, (Matrix){h, n}, (Matrix){w->rt + 2 * n, gh}, r->batch, n, n);
     for (int64_t b = 0; b < r->batch; b++)
       for (int64_t i = 0; i < n; i++) gates[b * gh + 2 * n + i] += gates[b * gh + n + i] * recur[b * n + i];
   } else {
     for (int64_t b = 0; b < r->batch; b++)
       for (int64_t i = 0; i < n; i++) recur[b * n + i] = gates[b * gh + n + i] * h[b * n + i];
-    product(w->loops, gates + 2 * n, gh, (Matrix){recur, n}, (Matrix){w->rt + 2 * n, gh}, r->batch, n, n);
+    times(w->loops, gates + 2 * n, gh, (Matrix){recur, n}, (Matrix){w->rt + 2 * n, gh}, r->batch, n, n);
   }
   activate(w, slot, 2, 1);
   for (int64_t b = 0; b < r->batch; b++)
@@ -161,7 +159,7 @@ static void lstm_step(const Walk *w, int64_t slot, const Real *p, const Real *h,
   const Recurrent *r = w->r;
   int64_t n = r->hidden, gh = w->gh;
   Real *gates = w->gates + slot * r->batch * gh, *act = w->cell_act + slot * w->bh, *slope = w->slopes ? w->cell_slope + slot * w->bh : NULL;
-  product(w->loops, gates, gh, (Matrix){h, n}, (Matrix){w->rt, gh}, r->batch, n, gh);
+  times(w->loops, gates, gh, (Matrix){h, n}, (Matrix){w->rt, gh}, r->batch, n, gh);
   for (int64_t b = 0; p && b < r->batch; b++)
     for (int64_t i = 0; i < n; i++) {
       gates[b * gh + i] += p[i] * c[b * n + i];
@@ -223,7 +221,7 @@ static int64_t walk_forward(const Walk *w, const NAME(RecurrentForward) *io) {
     Real *gates = w->gates + slot * r->batch * w->gh, *h = w->state + slot * w->bh, *h_new = w->state + next * w->bh;
     Real *c = w->cell + slot * w->bh, *c_new = w->cell + next * w->bh;
     for (int64_t b = 0; b < r->batch; b++) memcpy(gates + b * w->gh, w->bias, sizeof(Real) * (size_t)w->gh);
-    product(w->loops, gates, w->gh, x_rows(r, io->x, t), (Matrix){w->wt, w->gh}, r->batch, r->input, w->gh);
+    times(w->loops, gates, w->gh, x_rows(r, io->x, t), (Matrix){w->wt, w->gh}, r->batch, r->input, w->gh);
     if (r->cell == CELL_RNN) rnn_step(w, slot, h, h_new);
     else if (r->cell == CELL_GRU) gru_step(w, slot, h, h_new);
     else lstm_step(w, slot, io->p ? io->p + w->direction * 3 * n : NULL, h, c, h_new, c_new);
@@ -313,7 +311,7 @@ static void state_back(const Walk *w, Back *k, int64_t s) {
   bool reset_first = r->cell == CELL_GRU && !r->linear_before_reset;
   if (reset_first) {
     memset(w->spare, 0, sizeof(Real) * (size_t)w->bh);   // d(r h)
-    product(w->loops, w->spare, n, (Matrix){k->drecur_gates + 2 * n, gh}, (Matrix){k->r_weights + 2 * n * n, n}, r->batch, n, n);
+    times(w->loops, w->spare, n, (Matrix){k->drecur_gates + 2 * n, gh}, (Matrix){k->r_weights + 2 * n * n, n}, r->batch, n, n);
     for (int64_t b = 0; b < r->batch; b++)
       for (int64_t i = 0; i < n; i++) {
         int64_t at = (s * r->batch + b) * gh + n + i;
@@ -324,7 +322,7 @@ static void state_back(const Walk *w, Back *k, int64_t s) {
   for (int64_t b = 0; r->cell == CELL_GRU && b < r->batch; b++)
     memcpy(k->drecur_gates + b * gh, k->dgates + b * gh, sizeof(Real) * (size_t)(2 * n));
   const Real *d = r->cell == CELL_GRU ? k->drecur_gates : k->dgates;
-  product(w->loops, k->dh_before, n, (Matrix){d, gh}, (Matrix){k->r_weights, n}, r->batch, reset_first ? 2 * n : gh, n);
+  times(w->loops, k->dh_before, n, (Matrix){d, gh}, (Matrix){k->r_weights, n}, r->batch, reset_first ? 2 * n : gh, n);
 }
 
 static void weights_back(const Walk *w, Back *k, int64_t s, Matrix x) {
@@ -395,7 +393,7 @@ void NAME(recurrent_backward)(const Recurrent *r, const NAME(RecurrentForward) *
       Matrix x = x_rows(r, io->x, t);
       weights_back(&w, &k, s, x);
       if (g->dx)
-        product(loops, g->dx + (x.data - io->x), x.stride, (Matrix){k.dgates, gh}, (Matrix){io->w + d * gh * r->input, r->input}, r->batch, gh,
+        times(loops, g->dx + (x.data - io->x), x.stride, (Matrix){k.dgates, gh}, (Matrix){io->w + d * gh * r->input, r->input}, r->batch, gh,
                 r->input);
       memcpy(k.dh, k.dh_before, sizeof(Real) * (size_t)w.bh);
       memcpy(k.dc, k.dc_before, sizeof(Real) * (size_t)w.bh);

@@ -24,6 +24,18 @@ static inline void axpy(const Loops *loops, Real *out, Real s, const Real *a, in
 #endif
 }
 
+// out[r][i] += alpha a[r][x] b[x][i], for each element in the order of x
+static inline void product(const Loops *loops, Real *out, int64_t out_stride, Real alpha, const Real *a, int64_t a_row, int64_t a_col, const Real *b,
+                           int64_t b_stride, int64_t rows, int64_t k, int64_t n) {
+#ifdef WIDE_FLOAT
+  loops->product(&(RowsProduct){out, out_stride, alpha, a, a_row, a_col, b, b_stride, rows, k, n});
+#else
+  for (int64_t x = 0; x < k; x++)
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t i = 0; i < n; i++) out[row * out_stride + i] += alpha * a[row * a_row + x * a_col] * b[x * b_stride + i];
+#endif
+}
+
 static inline double dot(const Loops *loops, const Real *a, const Real *b, int64_t n) {
 #ifdef WIDE_FLOAT
   return loops->dot(a, b, n);

@@ -196,6 +196,30 @@ static void test_scalar_operand_bits(void **state) {
   }
 }
 
+// A product is, bit for bit, an axpy for every x, whatever blocks it is cut into; elements beside its rows stay.
+static void check_product(const Loops *l, int64_t rows, int64_t k, int64_t n, bool turned) {
+  enum { WIDTH = 75, ROWS = 9, DEPTH = 11 };
+  float a[ROWS * DEPTH], b[DEPTH * WIDTH], out[ROWS * WIDTH], want[ROWS * WIDTH];
+  fill(a, ROWS * DEPTH, 7);
+  fill(b, DEPTH * WIDTH, 8);
+  fill(out, ROWS * WIDTH, 9);
+  memcpy(want, out, sizeof want);
+  RowsProduct p = {out + 1, WIDTH, 0.7f, a, turned ? 1 : DEPTH, turned ? ROWS : 1, b + 1, WIDTH, rows, k, n};
+  for (int64_t x = 0; x < k; x++)
+    for (int64_t r = 0; r < rows; r++) loops_for(ISA_SCALAR)->axpy(want + 1 + r * WIDTH, 0.7f * a[r * p.a_row + x * p.a_col], b + 1 + x * WIDTH, n);
+  l->product(&p);
+  if (!same(out, want, ROWS * WIDTH)) fail_msg("product of %d rows, %d, %d columns: other bits", (int)rows, (int)k, (int)n);
+}
+
+static void test_product_bits(void **state) {
+  static const int64_t rows[] = {0, 1, 3, 4, 9}, depths[] = {0, 1, 11}, columns[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 74};
+  for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++)
+    for (size_t r = 0; isa_available(isa) && r < sizeof rows / sizeof *rows; r++)
+      for (size_t k = 0; k < sizeof depths / sizeof *depths; k++)
+        for (size_t n = 0; n < sizeof columns / sizeof *columns; n++)
+          for (int turned = 0; turned < 2; turned++) check_product(loops_for(isa), rows[r], depths[k], columns[n], turned);
+}
+
 // ---- Reductions ----
 
 static void test_reductions(void **state) {
@@ -326,7 +350,8 @@ int main(int argc, char **argv) {
   stride += stride == 0;
   const struct CMUnitTest tests[] = {
     cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_halves), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_pair_bits),
-    cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
+    cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_product_bits),
+    cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
     cmocka_unit_test(test_random), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
