@@ -85,7 +85,7 @@ class Differential:
 
     def near(self, a, b, relative, what):
         a, b = np.asarray(a, float), np.asarray(b, float)
-        self.check(a.shape == b.shape and np.all(np.abs(a - b) <= relative * (1 + np.abs(b))), "%s: %s, wanted %s" % (what, a, b))
+        self.check(a.shape == b.shape and np.allclose(a, b, rtol=relative, atol=relative, equal_nan=True), "%s: %s, wanted %s" % (what, a, b))
 
     # ---- Checks of one graph ----
 
