@@ -299,6 +299,7 @@ def image(b):
 
 
 def window_attrs(b, spatial, dilated=True, strided=True):
+    """Windows fit into their input: a wider one gives something in onnxruntime where ceil_mode rounds up, and is refused by Tessera."""
     rank = len(spatial)
     kernel = [b.integer(1, min(3, max(s, 1))) for s in spatial]
     attrs = {"kernel_shape": kernel}
@@ -310,6 +311,7 @@ def window_attrs(b, spatial, dilated=True, strided=True):
         attrs["auto_pad"] = b.pick(["SAME_UPPER", "SAME_LOWER", "VALID"])
     if dilated and "auto_pad" not in attrs and b.chance(0.25):
         attrs["dilations"] = [b.integer(1, 2) for _ in range(rank)]
+        need(all(d * (k - 1) + 1 <= s for d, k, s in zip(attrs["dilations"], kernel, spatial)))
     return attrs
 
 
