@@ -8,10 +8,10 @@
 #include "ops.h"
 #include "tensor_piece.h"
 
-Status step_infer(Node *node) {
+Status step_infer_first(Node *node, int inputs) {
   const Type *param = &node->inputs[IN_PARAM]->type;
   if (!dtype_is_float(param->dtype)) FAIL(MALFORMED, node->name, "parameter '%s' is %s", node->inputs[IN_PARAM]->name, dtype_name(param->dtype));
-  for (int i = 0; i < node->n_inputs; i++) {
+  for (int i = 0; i < inputs; i++) {
     const Value *v = node->inputs[i];
     if (!v) continue;
     bool control = i >= IN_SCALE && i <= IN_T;
@@ -21,8 +21,14 @@ Status step_infer(Node *node) {
       FAIL(MALFORMED, node->name, "input %d, '%s', is %s; it must be %s", i, v->name, type_text(&v->type, have_text, sizeof have_text),
            type_text(&want, want_text, sizeof want_text));
   }
-  for (int o = 0; o < node->n_outputs; o++)
-    if (node->outputs[o]) node->outputs[o]->type = *param;
+  if (node->outputs[0]) node->outputs[0]->type = *param;
+  return NULL;
+}
+
+Status step_infer(Node *node) {
+  TRY(step_infer_first(node, node->n_inputs));
+  for (int o = 1; o < node->n_outputs; o++)
+    if (node->outputs[o]) node->outputs[o]->type = node->inputs[IN_PARAM]->type;
   return NULL;
 }
 

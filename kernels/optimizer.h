@@ -10,6 +10,9 @@ enum { IN_PARAM, IN_GRAD, IN_SCALE, IN_LR, IN_T, IN_STATE };
 // Types of an optimizer row: param, grad and states alike; scale and lr double scalars, t an int64 scalar.
 MUST_USE Status step_infer(Node *node);
 
+// The same for the first `inputs` operands and for output 0 alone.
+MUST_USE Status step_infer_first(Node *node, int inputs);
+
 // param' lies over param, state i' over state i.
 bool step_alias(const Node *node, int output, int input, Alias *out);
 

@@ -9,6 +9,15 @@
 
 // ---- Steps of a rule ----------------------------------------------------------------------------------------------------------
 
+static void mark_state(BucketUpdate *u, Value *v, const char *name, StateShape shape, bool cut) {
+  v->role = ROLE_STATE;
+  v->state_name = name;
+  v->state_shape = shape;
+  v->bucket = u->index;
+  v->of = u->lower->buckets[u->index].param;
+  if (cut) v->placement[0] = (Placement){PLACED_FLAT, u->index};
+}
+
 Value *update_state_of(BucketUpdate *u, const char *name, StateShape shape, Dtype dtype, double initial) {
   Lower *l = u->lower;
   const Bucket *bucket = &l->graph->buckets[u->index];
@@ -22,12 +31,7 @@ Value *update_state_of(BucketUpdate *u, const char *name, StateShape shape, Dtyp
   Value *v = l->options->resume ? lower_load(l, bucket->params, starts, bucket->n_params, &type, cut, name) : lower_fill(l, &type, decimal_text(initial, text));
   l->emit.phase = update.phase;
   if (!lower_name(l, v, "bucket.%d.%s", u->index, name)) return NULL;
-  v->role = ROLE_STATE;
-  v->state_name = name;
-  v->state_shape = shape;
-  v->bucket = u->index;
-  v->of = l->buckets[u->index].param;
-  if (cut) v->placement[0] = (Placement){PLACED_FLAT, u->index};
+  mark_state(u, v, name, shape, cut);
   return v;
 }
 
@@ -61,14 +65,20 @@ static Node *emit_bucket_step(BucketUpdate *u, const Op *op, Value *const *input
 
 enum { STEP_INPUTS = 5 };      // param, grad, scale, lr, step
 
-Value *update_direction(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+// States, then `more`.
+static Value *emit_first(BucketUpdate *u, const Op *op, Value *const *states, int n_states, Value *const *more, int n_more, const AttrInit *attrs) {
   Value *inputs[STEP_INPUTS + STATES_MAX] = {u->param, u->grad, u->scale, u->lr, u->step};
   int n = 0;
   if (u->lower->emit.status) return NULL;
   for (int i = 0; i < n_states; i++)
     if (states[i]) inputs[STEP_INPUTS + n++] = states[i];
-  Node *node = emit_bucket_step(u, op, inputs, STEP_INPUTS + n, 1 + n, inputs + STEP_INPUTS, 1, attrs);
+  for (int i = 0; i < n_more; i++) inputs[STEP_INPUTS + n + i] = more[i];
+  Node *node = emit_bucket_step(u, op, inputs, STEP_INPUTS + n + n_more, 1 + n, inputs + STEP_INPUTS, 1, attrs);
   return node ? node->outputs[0] : NULL;
+}
+
+Value *update_direction(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+  return emit_first(u, op, states, n_states, NULL, 0, attrs);
 }
 
 void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
@@ -99,6 +109,35 @@ static Value *sum_parts(BucketUpdate *u, Value *parts) {
   Value *sum = lower_collective(u->lower, &op_AllReduce, parts, -1, "optimizer", cause);
   u->lower->emit.cause = cause;
   return sum;
+}
+
+// The last two axes of each parameter, and how many matrices that makes.
+static const AttrInit *factor_attrs(const BucketUpdate *u, const AttrInit *more) {
+  Arena *arena = u->lower->graph->arena;
+  const Bucket *bucket = &u->lower->graph->buckets[u->index];
+  int64_t *leading = ARENA_ARRAY(arena, int64_t, bucket->n_params), *rows = ARENA_ARRAY(arena, int64_t, bucket->n_params);
+  int64_t *columns = ARENA_ARRAY(arena, int64_t, bucket->n_params);
+  for (int i = 0; i < bucket->n_params; i++) {
+    const Type *t = &bucket->types[i];
+    leading[i] = 1;
+    for (int k = 0; k + 2 < t->rank; k++) leading[i] *= t->dims[k];
+    rows[i] = t->dims[t->rank - 2];
+    columns[i] = t->dims[t->rank - 1];
+  }
+  AttrInit *attrs = ARENA_ARRAY(arena, AttrInit, APPLY_ATTRS);
+  size_t n = 0;
+  attrs[n++] = (AttrInit)A_INTS("leading", leading, bucket->n_params);
+  attrs[n++] = (AttrInit)A_INTS("rows", rows, bucket->n_params);
+  attrs[n++] = (AttrInit)A_INTS("columns", columns, bucket->n_params);
+  while (more && more->name && n + 1 < APPLY_ATTRS) attrs[n++] = *more++;
+  return piece_attrs(u, attrs);
+}
+
+Value *update_factored(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs) {
+  if (u->lower->emit.status) return NULL;
+  Node *sums = emit_bucket_step(u, &op_FactoredSums, INPUTS(u->grad, u->scale, u->norm), 1, NULL, 1, factor_attrs(u, NULL));
+  Value *whole = sum_parts(u, sums ? sums->outputs[0] : NULL);
+  return emit_first(u, op, states, n_states, INPUTS(whole, u->norm), factor_attrs(u, attrs));
 }
 
 Value *update_norms(BucketUpdate *u, Value *direction) {
@@ -137,6 +176,20 @@ static Value *scaled_rate(Lower *l, Value *lr, double factor) {
   return emit(&l->emit, &op_RateScale, INPUTS(lr), ATTRS(A_STRING("factor", text)));
 }
 
+// The average begins with the parameters that the run begins with.
+static void emit_ema(BucketUpdate *u, double decay) {
+  Lower *l = u->lower;
+  const Bucket *bucket = &l->graph->buckets[u->index];
+  Type type = type_vector(bucket->dtype, u->sharded ? bucket->shard_elems : bucket->elems);
+  char text[DECIMAL_BYTES];
+  l->emit.phase = PHASE_INIT;
+  Value *average = lower_load(l, bucket->params, bucket->starts, bucket->n_params, &type, u->sharded, l->options->resume ? "ema" : "");
+  l->emit.phase = PHASE_UPDATE;
+  if (!lower_name(l, average, "bucket.%d.%s", u->index, "ema")) return;
+  mark_state(u, average, "ema", STATE_ELEMENTS, u->sharded);
+  emit_bucket_step(u, &op_Ema, INPUTS(u->next, average), 1, &average, 0, ATTRS(A_STRING("decay", decimal_text(decay, text))));
+}
+
 static void lower_update(Lower *l, int b) {
   Graph *g = l->graph;
   BucketLower *lb = &l->buckets[b];
@@ -152,6 +205,7 @@ static void lower_update(Lower *l, int b) {
   u.param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
   if (l->emit.status) return;
   rule->emit(&u, &options);
+  if (options.ema > 0 && u.next) emit_ema(&u, options.ema);
   if (part && u.next) u.next = lower_collective(l, &op_AllGather, u.next, b, "param", (Cause){.param = bucket->params[0]});
   if (l->emit.status || !u.next) return;
   carry(&u, u.next, lb->param, "param");

@@ -70,6 +70,19 @@ static void emit_muon(BucketUpdate *u, const CompileOptions *o) {
                      A_STRING("adjust", o->muon_adjust)));
 }
 
+// Vectors keep all mean squares, all else those of rows and columns.
+static void emit_adafactor(BucketUpdate *u, const CompileOptions *o) {
+  const Bucket *bucket = &u->lower->graph->buckets[u->index];
+  Value *direction;
+  if (bucket->types[0].rank < 2) {
+    direction = update_direction(u, &op_AdafactorDirection, INPUTS(update_state(u, "variance", 0)), NULL);
+  } else {
+    Value *row_var = update_state_of(u, "row_var", STATE_ROWS, bucket->dtype, 0), *col_var = update_state_of(u, "col_var", STATE_COLUMNS, bucket->dtype, 0);
+    direction = update_factored(u, &op_AdafactorDirection, INPUTS(row_var, col_var), ATTRS(A_INT("factored", 1)));
+  }
+  update_apply(u, &op_AdafactorApply, direction, INPUTS(update_norms(u, direction), u->step), ATTRS(A_DECIMAL("weight_decay", o->weight_decay)));
+}
+
 // ---- The rule that the model brings -------------------------------------------------------------------------------------------
 
 static void emit_model_step(BucketUpdate *u, const Op *op, Value *const *states, int n_states) {
@@ -100,6 +113,7 @@ const OptimizerRule optimizer_rules[] = {
     {"rmsprop", emit_rmsprop, REACH_ELEMENT, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
     {"lion", emit_lion, REACH_ELEMENT, READS_BETAS, .beta1 = 0.9, .beta2 = 0.99},
     {"lamb", emit_lamb, REACH_TENSOR, READS_BETAS | READS_EPS, .eps = 1e-6, .beta1 = 0.9, .beta2 = 0.999},
+    {"adafactor", emit_adafactor, REACH_TENSOR, 0, .by_shape = true},
     {"muon", emit_muon, REACH_MATRIX, READS_MOMENTUM | READS_BETAS | READS_EPS | READS_MUON_ADJUST, .weight_decay = 0.1, .momentum = 0.95, .by_shape = true},
     {"model_momentum", emit_model_momentum, .own = true},
     {"model_adagrad", emit_model_adagrad, .own = true},

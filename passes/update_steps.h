@@ -17,6 +17,10 @@ void update_step(BucketUpdate *u, const Op *op, Value *const *states, int n_stat
 // The first of several steps: as update_step, but what it makes is a direction (OP_DIRECTION).
 Value *update_direction(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs);
 
+// The same for rows and columns of matrices (Adafactor): after the states it takes the sums of squares by row and by column, complete over the ranks,
+// and the global norm. Where the matrices lie is added to the attributes.
+Value *update_factored(BucketUpdate *u, const Op *op, Value *const *states, int n_states, const AttrInit *attrs);
+
 // The norm of each parameter and of its part of `direction`, as limbs, complete over the ranks.
 Value *update_norms(BucketUpdate *u, Value *direction);
 

@@ -13,9 +13,9 @@
 
 const char *meaning_name(MeaningKind kind) {
   static const char *const names[] = {
-      "a value of the model", "a constant of the start", "a bucket of parameters", "a parameter", "a bucket of gradients", "an optimizer state", "a partial sum",
-      "a loss pair", "running statistics", "a squared norm", "a direction", "norms of parameters", "the loss", "1 / count", "the norm", "the gradient's scale",
-      "the learning rate", "the step number", "the micro-batch number"};
+      "a value of the model", "a constant of the start", "a bucket of parameters", "a parameter", "a bucket of gradients", "an optimizer state",
+      "a moving average", "a partial sum", "a loss pair", "running statistics", "a squared norm", "a direction", "sums of rows and columns",
+      "norms of parameters", "the loss", "1 / count", "the norm", "the gradient's scale", "the learning rate", "the step number", "the micro-batch number"};
   _Static_assert(sizeof names / sizeof *names == MEANING_COUNT, "one name per meaning");
   return names[kind];
 }
@@ -71,6 +71,7 @@ static void rule_load(Meanings *m, const Node *node) {
     return;
   }
   bool shard = attr_int(node, "sharded") && m->proof->ranks > 1, is_state = *attr_string(node, "state") != 0;
+  bool average = v->role == ROLE_STATE && v->state_name && !strcmp(v->state_name, "ema") && (!is_state || !strcmp(attr_string(node, "state"), "ema"));
   bool same = params.n == bucket->n_params && starts.n == params.n;
   StateShape shape = is_state ? v->state_shape : STATE_ELEMENTS;
   for (int i = 0; same && i < bucket->n_params; i++) same = !strcmp(params.items[i], bucket->params[i]) && starts.items[i] == state_start(shape, bucket, i);
@@ -78,10 +79,10 @@ static void rule_load(Meanings *m, const Node *node) {
     proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads '%s', %" PRId64 " elements of %s: not the parameters of bucket %d where they lie",
                  node->name, v->name,
                  type_elems(&v->type), dtype_name(v->type.dtype), b);
-  if (!is_state && m->buckets[b].param) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name,
+  if (!is_state && !average && m->buckets[b].param) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name,
                                                      b);
-  if (!is_state) m->buckets[b].param = v;
-  mean(m, v, (Meaning){.kind = is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard});
+  if (!is_state && !average) m->buckets[b].param = v;
+  mean(m, v, (Meaning){.kind = average ? MEANS_AVERAGE : is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard});
 }
 
 static void rule_fill(Meanings *m, const Node *node) { mean(m, output(node, 0), (Meaning){.kind = MEANS_FILL, .bucket = -1}); }
@@ -120,8 +121,9 @@ static void rule_unpack(Meanings *m, const Node *node) {
 static void check_label(Meanings *m, const Node *node, Meaning moved) {
   const Bucket *b = bucket_at(m, moved.bucket);
   const char *kind = attr_string(node, "kind"), *want = moved.kind == MEANS_GRAD ? "grad" : !b ? "control" : b->trainable ? "param" : "frozen";
-  if (moved.kind == MEANS_DIRECTION || moved.kind == MEANS_TENSOR_LIMBS) want = "optimizer";
-  if (moved.kind == MEANS_TENSOR_LIMBS) moved.bucket = -1;          // no part of the bucket itself
+  bool sums = moved.kind == MEANS_TENSOR_LIMBS || moved.kind == MEANS_FACTOR_SUMS;
+  if (moved.kind == MEANS_DIRECTION || sums) want = "optimizer";
+  if (sums) moved.bucket = -1;          // no part of the bucket itself
   if (strcmp(kind, want) || attr_int(node, "bucket") != moved.bucket)
     proof_defect(m->proof, "agreement", node, input(node, 0), "step '%s' says %s of bucket %" PRId64 " and moves %s of bucket %d", node->name, kind,
                  attr_int(node, "bucket"), want, moved.bucket);
@@ -199,7 +201,8 @@ static void rule_pack(Meanings *m, const Node *node) {
 }
 
 static bool is_of_micro_batch(MeaningKind kind) { return kind == MEANS_GRAD || kind == MEANS_PAIR || kind == MEANS_STATISTICS; }
-static bool is_limbs(MeaningKind kind) { return kind == MEANS_LIMBS || kind == MEANS_TENSOR_LIMBS; }
+static bool is_optimizers(MeaningKind kind) { return kind == MEANS_TENSOR_LIMBS || kind == MEANS_FACTOR_SUMS; }
+static bool is_limbs(MeaningKind kind) { return kind == MEANS_LIMBS || is_optimizers(kind); }
 static bool is_summed(MeaningKind kind) { return is_of_micro_batch(kind) || is_limbs(kind); }
 
 // Sums in the update phase are of all micro-batches of the rank.
@@ -367,6 +370,9 @@ static const Rule rules[] = {
     {&op_RateScale, PHASE_UPDATE, PHASE_UPDATE, rule_rate},
     {&op_TensorNorms, PHASE_UPDATE, PHASE_UPDATE, meanings_tensor_norms},
     {&op_MuonApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},
+    {&op_Ema, PHASE_UPDATE, PHASE_UPDATE, meanings_ema},
+    {&op_FactoredSums, PHASE_UPDATE, PHASE_UPDATE, meanings_factored_sums},
+    {&op_AdafactorApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},
     {&op_LambApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},
 };
 

@@ -12,11 +12,13 @@ typedef enum MeaningKind {
   MEANS_VIEW,          // one of them
   MEANS_GRAD,          // the gradients of a bucket
   MEANS_STATE,         // an optimizer state of a bucket
+  MEANS_AVERAGE,       // a moving average of the parameters of a bucket
   MEANS_PARTIAL,       // partial sums
   MEANS_PAIR,          // [sum of losses, count]
   MEANS_STATISTICS,    // new running statistics of `buffer`
   MEANS_LIMBS,         // squared norm of the gradients, as limbs
   MEANS_DIRECTION,     // what an optimizer that takes several steps makes of a bucket in the first
+  MEANS_FACTOR_SUMS,   // sums of the gradient's squares by row and by column
   MEANS_TENSOR_LIMBS,  // norms of the single parameters of a bucket and of their directions
   MEANS_LOSS, MEANS_INVERSE_COUNT, MEANS_NORM, MEANS_SCALE,
   MEANS_LR, MEANS_STEP, MEANS_MICRO,     // what the executor writes
@@ -65,5 +67,12 @@ void meanings_check_optimizer(Meanings *m, const Node *node);
 // Later steps of optimizers that take several (verify_update.c).
 void meanings_tensor_norms(Meanings *m, const Node *node);
 void meanings_apply(Meanings *m, const Node *node);
+// Is a flat value of a bucket called and placed as checkpoints look for it: role, bucket, "bucket.B.WHAT", shard or whole?
+void meanings_check_label(Meanings *m, const Value *v, Role role, int32_t bucket, bool shard, const char *what);
+
+void meanings_ema(Meanings *m, const Node *node);
+void meanings_factored_sums(Meanings *m, const Node *node);
+// What a first step takes beside its states.
+void meanings_check_extra(Meanings *m, const Node *node, Meaning of);
 
 #endif

@@ -18,8 +18,8 @@ static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
   const Value *v = node->inputs[i], *next = i - IN_STATE + 1 < node->n_outputs ? node->outputs[i - IN_STATE + 1] : NULL;
   if (!v) return;
   Meaning meaning = m->of[v->id];
-  bool begins = meaning.kind == MEANS_FILL || (meaning.kind == MEANS_STATE && meaning.bucket == param.bucket && meaning.shard == param.shard &&
-      !meaning.updated);
+  bool shard = param.shard && state_is_cut(v->state_shape);
+  bool begins = meaning.kind == MEANS_FILL || (meaning.kind == MEANS_STATE && meaning.bucket == param.bucket && meaning.shard == shard && !meaning.updated);
   if (!begins || v->role != ROLE_STATE || v->bucket != param.bucket || !next || next->carry != v || m->carriers[v->id] != 1) {
     proof_defect(m->proof, "wrong_state", node, v, "step '%s' takes '%s' for state %d of bucket %d, which is none that it carries on itself",
                  node->name, v->name, i - IN_STATE,
@@ -27,7 +27,7 @@ static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
     return;
   }
   int64_t elems = state_start(v->state_shape, &m->graph->buckets[param.bucket], m->graph->buckets[param.bucket].n_params);
-  if (param.shard && state_is_cut(v->state_shape)) elems /= m->proof->ranks;
+  if (shard) elems /= m->proof->ranks;
   if (type_elems(&v->type) != elems || next->state_shape != v->state_shape)
     proof_defect(m->proof, "wrong_state", node, v, "'%s' has %" PRId64 " elements; a state of %s has %" PRId64, v->name, type_elems(&v->type),
                  state_shape_name(v->state_shape), elems);
@@ -40,8 +40,8 @@ static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
   for (int k = IN_STATE; k < i; k++)
     if (node->inputs[k] && v->state_name && node->inputs[k]->state_name && !strcmp(node->inputs[k]->state_name, v->state_name))
       proof_defect(m->proof, "wrong_state", node, v, "'%s' and '%s' are both stored as '%s'", node->inputs[k]->name, v->name, v->state_name);
-  m->of[v->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = param.shard};
-  m->of[next->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = param.shard, .updated = true};
+  m->of[v->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = shard};
+  m->of[next->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = shard, .updated = true};
 }
 
 static void check_gradient(Meanings *m, const Node *node, const Value *grad, Meaning param) {
@@ -74,7 +74,9 @@ void meanings_check_optimizer(Meanings *m, const Node *node) {
   meaning_expect(m, node, node->inputs[IN_SCALE], MEANS_SCALE, "scale");
   meaning_expect(m, node, node->inputs[IN_LR], MEANS_LR, "learning rate");
   meaning_expect(m, node, node->inputs[IN_T], MEANS_STEP, "step number");
-  for (int i = IN_STATE; i < node->n_inputs; i++) check_state(m, node, i, meaning);
+  bool factored = node->op == &op_AdafactorDirection && attr_int(node, "factored");          // takes more than states
+  for (int i = IN_STATE; i < (factored ? IN_STATE + 2 : node->n_inputs); i++) check_state(m, node, i, meaning);
+  if (factored) meanings_check_extra(m, node, meaning);
   bool direction = node->op->flags & OP_DIRECTION;
   if (direction) meaning.kind = MEANS_DIRECTION;
   else meaning.updated = true;
@@ -91,7 +93,7 @@ static void check_carry(Meanings *m, const Value *v) {
   switch (from.kind) {
   case MEANS_PARAM: right = from.updated && !into.updated && into.kind == MEANS_PARAM && from.bucket == into.bucket &&
       from.shard == into.shard; break;
-  case MEANS_STATE: case MEANS_PARTIAL: right = true; break;       // by its step's rule
+  case MEANS_STATE: case MEANS_PARTIAL: case MEANS_AVERAGE: right = true; break;       // by its step's rule
   case MEANS_STATISTICS: right = from.updated && v->role == ROLE_BUFFER && to->role == ROLE_BUFFER && from.buffer == to; break;
   default: right = false;
   }
@@ -104,7 +106,7 @@ static void check_carry(Meanings *m, const Value *v) {
 // ---- What values say of themselves --------------------------------------------------------------------------------------------
 
 // Checkpoints and reports find the parts of a bucket by name, and where they lie by placement.
-static void check_label(Meanings *m, const Value *v, Role role, int32_t bucket, bool shard, const char *what) {
+void meanings_check_label(Meanings *m, const Value *v, Role role, int32_t bucket, bool shard, const char *what) {
   char name[256];
   snprintf(name, sizeof name, "bucket.%d.%s", bucket, what ? what : "");
   Placement want = {shard ? PLACED_FLAT : PLACED_WHOLE, shard ? bucket : 0}, has = v->placement[0];
@@ -120,12 +122,12 @@ static void check_label(Meanings *m, const Value *v, Role role, int32_t bucket, 
 static void check_labels(Meanings *m, int32_t b) {
   const BucketProof *bucket = &m->buckets[b];
   const Node *node = bucket->optimizer;
-  if (bucket->param) check_label(m, bucket->param, ROLE_PARAM, b, m->of[bucket->param->id].shard, "param");
+  if (bucket->param) meanings_check_label(m, bucket->param, ROLE_PARAM, b, m->of[bucket->param->id].shard, "param");
   for (int i = IN_STATE; node && i < node->n_inputs; i++)
     if (node->inputs[i] && m->of[node->inputs[i]->id].kind == MEANS_STATE)
-      check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
+      meanings_check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
   const Value *grad = node ? node->inputs[IN_GRAD] : NULL;
-  if (grad && m->of[grad->id].kind == MEANS_GRAD) check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, "grad");
+  if (grad && m->of[grad->id].kind == MEANS_GRAD) meanings_check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, "grad");
 }
 
 static void check_report(Meanings *m, const Value *v, MeaningKind kind, const char *what) {

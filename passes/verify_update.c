@@ -42,7 +42,8 @@ void meanings_tensor_norms(Meanings *m, const Node *node) {
 }
 
 // Which first step an apply belongs to.
-static const struct { const Op *apply, *first; } pairs[] = {{&op_LambApply, &op_LambDirection}, {&op_MuonApply, &op_MuonDirection}};
+static const struct { const Op *apply, *first; } pairs[] = {{&op_LambApply, &op_LambDirection}, {&op_MuonApply, &op_MuonDirection},
+                                                                  {&op_AdafactorApply, &op_AdafactorDirection}};
 
 static void check_first(Meanings *m, const Node *node, Meaning of) {
   BucketProof *bucket = &m->buckets[of.bucket];
@@ -65,6 +66,59 @@ static void check_norms(Meanings *m, const Node *node, Meaning of) {
     proof_defect(m->proof, "never_reduced", node, norms, "step '%s' takes '%s', which is not summed over the %d ranks", node->name, norms->name, m->proof->ranks);
 }
 
+// Rows and columns of the bucket's matrices, of the last two axes.
+static void check_factors(Meanings *m, const Node *node, Meaning of) {
+  const Bucket *b = &m->graph->buckets[of.bucket];
+  AttrInts rows = attr_ints(node, "rows"), columns = attr_ints(node, "columns");
+  bool same = rows.n == b->n_params && columns.n == b->n_params;
+  check_pieces(m, node, of);
+  for (int i = 0; same && i < b->n_params; i++) {
+    const Type *t = &b->types[i];
+    same = t->rank >= 2 && rows.items[i] == t->dims[t->rank - 2] && columns.items[i] == t->dims[t->rank - 1];
+  }
+  if (!same) proof_defect(m->proof, "wrong_parameter", node, input(node, 0), "step '%s' takes other rows and columns than bucket %d has", node->name, of.bucket);
+}
+
+// The average moves towards the new parameters of its own bucket, once.
+void meanings_ema(Meanings *m, const Node *node) {
+  const Value *param = input(node, 0), *average = input(node, 1), *next = node->outputs[0];
+  if (!meaning_expect(m, node, param, MEANS_PARAM, "parameters") || !meaning_expect(m, node, average, MEANS_AVERAGE, "moving average")) return;
+  Meaning p = m->of[param->id], a = m->of[average->id];
+  if (!p.updated || a.updated || p.bucket != a.bucket || p.shard != a.shard)
+    proof_defect(m->proof, "wrong_input", node, param, "step '%s' moves the average of bucket %d towards %s parameters of bucket %d, or mixes a shard and a whole",
+                 node->name, a.bucket, p.updated ? "the" : "the old", p.bucket);
+  if (!next || next->carry != average || m->carriers[average->id] != 1)
+    proof_defect(m->proof, "wrong_state", node, average, "step '%s' makes an average of '%s' that does not become it", node->name, average->name);
+  meanings_check_label(m, average, ROLE_STATE, a.bucket, a.shard, "ema");
+  a.updated = true;
+  if (next) m->of[next->id] = a;
+}
+
+void meanings_factored_sums(Meanings *m, const Node *node) {
+  const Value *grad = input(node, 0);
+  if (!meaning_expect(m, node, grad, MEANS_GRAD, "gradient")) return;
+  Meaning of = m->of[grad->id];
+  check_factors(m, node, of);
+  meaning_expect(m, node, input(node, 1), MEANS_SCALE, "scale");
+  meaning_expect(m, node, input(node, 2), MEANS_NORM, "norm");
+  if (!of.over_ranks)
+    proof_defect(m->proof, "never_reduced", node, grad, "step '%s' takes '%s', which is not summed over the %d ranks", node->name, grad->name, m->proof->ranks);
+  if (!of.over_micro)
+    proof_defect(m->proof, "accumulation", node, grad, "step '%s' takes '%s', which is of the last micro-batch alone", node->name, grad->name);
+  if (node->outputs[0]) m->of[node->outputs[0]->id] = (Meaning){.kind = MEANS_FACTOR_SUMS, .bucket = of.bucket, .over_ranks = !of.shard, .over_micro = true};
+}
+
+void meanings_check_extra(Meanings *m, const Node *node, Meaning of) {
+  const Value *sums = input(node, IN_STATE + 2);
+  check_factors(m, node, of);
+  meaning_expect(m, node, input(node, IN_STATE + 3), MEANS_NORM, "norm");
+  if (!meaning_expect(m, node, sums, MEANS_FACTOR_SUMS, "sums of rows and columns")) return;
+  if (m->of[sums->id].bucket != of.bucket)
+    proof_defect(m->proof, "wrong_input", node, sums, "step '%s' takes the sums of bucket %d for bucket %d", node->name, m->of[sums->id].bucket, of.bucket);
+  if (!m->of[sums->id].over_ranks)
+    proof_defect(m->proof, "never_reduced", node, sums, "step '%s' takes '%s', which is not summed over the %d ranks", node->name, sums->name, m->proof->ranks);
+}
+
 // The matrices of the bucket, as they are.
 static void check_matrices(Meanings *m, const Node *node, Meaning of) {
   const Bucket *b = &m->graph->buckets[of.bucket];
@@ -84,6 +138,7 @@ void meanings_apply(Meanings *m, const Node *node) {
   meaning_expect(m, node, input(node, IN_RATE), MEANS_LR, "learning rate");
   if (muon) check_matrices(m, node, of);
   else check_norms(m, node, of);
+  if (node->op == &op_AdafactorApply) meaning_expect(m, node, input(node, IN_NORMS + 1), MEANS_STEP, "step number");
   of.updated = true;
   if (node->outputs[0]) m->of[node->outputs[0]->id] = of;
 }

@@ -326,7 +326,7 @@ struct Checkpoint {
   CheckpointInfo info;
   Safetensors *params, *state;
   WeightSource params_source, named_source, all_source;
-  Weight *all;
+  Weight *all, *averaged;
 };
 
 static Status read_meta(Checkpoint *c) {
@@ -427,12 +427,39 @@ void checkpoint_close(Checkpoint *c) {
   json_decref(c->meta);
   arena_destroy(c->arena);
   free(c->all);
+  free(c->averaged);
   free(c->dir);
   free(c);
 }
 
 const CheckpointInfo *checkpoint_info(const Checkpoint *c) { return &c->info; }
 const WeightSource *checkpoint_params(const Checkpoint *c) { return &c->params_source; }
+
+Status checkpoint_use_average(Checkpoint *c) {
+  size_t n = c->params_source.n_weights, found = 0;
+  Weight *averaged = calloc(n + 1, sizeof *averaged);
+  if (!averaged) FAIL(RESOURCE, NULL, "no memory for %zu tensors", n);
+  for (size_t i = 0; i < n; i++) {
+    char *name = NULL;
+    averaged[i] = c->params_source.weights[i];
+    if (asprintf(&name, "%s.ema", averaged[i].name) < 0) {
+      free(averaged);
+      FAIL(RESOURCE, NULL, "no memory to name a state");
+    }
+    const Weight *average = safetensors_find(c->state, name);
+    free(name);
+    if (!average || !type_same_shape(&average->type, &averaged[i].type)) continue;
+    const char *own = averaged[i].name;
+    averaged[i] = *average;
+    averaged[i].name = own;
+    found++;
+  }
+  free(c->averaged);
+  c->averaged = averaged;
+  if (!found) FAIL(USAGE, NULL, "%s holds no moving average; train with --ema 0.999", c->dir);
+  c->params_source.weights = averaged;
+  return NULL;
+}
 
 static Status resolve_ties(Checkpoint *c) {
   ARENA_GUARD(c->arena);

@@ -43,6 +43,8 @@ const CheckpointInfo *checkpoint_info(const Checkpoint *checkpoint);
 const WeightSource *checkpoint_params(const Checkpoint *checkpoint);             // parameters only, by ONNX name, in name order
 // The same and every tied name, which holds what is kept for it.
 MUST_USE Status checkpoint_named_params(Checkpoint *checkpoint, const WeightSource **out);
+// From now on checkpoint_params holds the moving average (state "NAME.ema") of each parameter that has one. USAGE: none has.
+MUST_USE Status checkpoint_use_average(Checkpoint *checkpoint);
 // Parameters and state ("NAME.exp_avg") for `program`, which goes on from the checkpoint. Constants of the model are taken from `base` (may be NULL).
 // USAGE: another optimizer; a parameter that trains, a running statistic or a state is not in the checkpoint, or of another shape.
 MUST_USE Status checkpoint_weights(Checkpoint *checkpoint, const WeightSource *base, const Graph *program, const WeightSource **out);

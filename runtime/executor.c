@@ -8,6 +8,8 @@
 #include <time.h>
 
 #include "../ir/clock.h"
+#include "../kernels/ops.h"
+#include "anomaly.h"
 #include "executor_state.h"
 #include "memory_limit.h"
 
@@ -18,8 +20,7 @@ static const int64_t RESERVE_BYTES_MAX = (int64_t)1 << 40;   // of address space
 // ---- One rank -----------------------------------------------------------------------------------------------------------------
 
 static double learning_rate(const Executor *e, int64_t step) {
-  if (!e->options.n_lr) return e->graph->recipe.lr;
-  return e->lr_list[step < e->options.n_lr ? step : e->options.n_lr - 1];
+  return e->options.schedule ? lr_schedule_at(e->options.schedule, step) : e->graph->recipe.lr;
 }
 
 // The constants of variants lie over each other; those that the update reads are fixed and need no care.
@@ -43,6 +44,7 @@ static Status run_micro(RankState *r, int64_t j) {
   if (program->n_inputs) {
     if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", program->n_inputs);
     TRY(status_context(e->feed.fill(e->feed.self, batch, program->inputs, program->n_inputs), "batch %" PRId64, batch));
+    if (e->options.detect_anomaly) TRY(anomaly_check_inputs(e->variants[variant], program->inputs, program->n_inputs, batch));
   }
   return rank_queues_run(&r->queues, program, variant, PHASE_MICRO);
 }
@@ -243,6 +245,7 @@ static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
     rank->comm = team_comm(e->team, r);
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
     TRY(rank_queues_create(e->team, rank->comm, e->options.trace, used, &rank->queues));
+    if (e->options.detect_anomaly) rank->queues.detects = e->graph;
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);
     if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);
@@ -326,13 +329,15 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
   return NULL;
 }
 
+static Status find_max_norm(Executor *e) {
+  const Node *clip = e->graph->norm_report ? e->graph->norm_report->producer : NULL;
+  e->max_norm = INFINITY;
+  if (!clip || clip->op != &op_ClipScale || !*attr_string(clip, "max_norm")) return NULL;
+  return kernel_parse_decimal(clip, "max_norm", attr_string(clip, "max_norm"), 0, INFINITY, &e->max_norm);
+}
+
 static Status start(Executor *e, const Plan *plan) {
-  const ExecutorOptions *o = &e->options;
-  if (o->n_lr > 0) {
-    e->lr_list = malloc((size_t)o->n_lr * sizeof *e->lr_list);
-    if (!e->lr_list) FAIL(RESOURCE, NULL, "no memory for %" PRId64 " learning rates", o->n_lr);
-    memcpy(e->lr_list, o->lr_list, (size_t)o->n_lr * sizeof *e->lr_list);
-  }
+  TRY(find_max_norm(e));
   e->n_ranks = e->graph->recipe.ranks_per_process;
   e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
   if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
@@ -396,7 +401,6 @@ void executor_destroy(Executor *e) {
   pthread_mutex_destroy(&e->prepare_mutex);
   free(e->ranks);
   free(e->variants);
-  free(e->lr_list);
   free(e);
 }
 
@@ -406,10 +410,15 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     double start_ms = clock_now_ms();
     TRY(command_all(e, COMMAND_STEP));
     const StepProgram *first = e->ranks[0].programs;
-    StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms};
+    StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
+                         .lr = learning_rate(e, e->next_step)};
+    double factor = e->max_norm / (result.grad_norm + 1e-6);          // as ClipScale has it
+    result.clipped_norm = factor < 1 ? result.grad_norm * factor : result.grad_norm;
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);
-    if (!isfinite(result.loss)) FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt", result.step, isnan(result.loss) ? "nan" : "infinite");
+    if (!isfinite(result.loss))
+      FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt; --detect-anomaly names the first tensor that is not finite", result.step,
+           isnan(result.loss) ? "nan" : "infinite");
     if (!go_on) break;
   }
   return NULL;

@@ -9,6 +9,7 @@
 
 #include "../ir/plan.h"
 #include "comm.h"
+#include "lr_schedule.h"
 
 // Fills the data of one micro-batch: out[i].data for graph input i (out[i].type says how much). Called by the rank's own thread, several
 // ranks at a time; `batch` = step * M + global micro-batch index.
@@ -22,14 +23,16 @@ typedef struct StepResult {
   int64_t step;
   double loss;              // of the global batch
   double grad_norm;         // global, before clipping
+  double clipped_norm;      // after clipping by norm
+  double lr;
   double ms;
 } StepResult;
 
 typedef struct ExecutorOptions {
   uint64_t seed;
   int64_t deadline_ns;      // of any wait between ranks; 0: 600 s
-  const double *lr_list;    // lr of step t = lr_list[t] while t < n_lr, then its last; n_lr 0: recipe's lr
-  int64_t n_lr;
+  const LrSchedule *schedule;   // must outlive the executor; NULL: the recipe's lr
+  bool detect_anomaly;      // looks at what every operator makes: the first value that is not finite, made of finite ones, is an error that names it
   int64_t first_step;       // when resuming
   int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
   int64_t fault_step;

@@ -34,8 +34,8 @@ struct Executor {
   const WeightSource *weights;
   DataFeed feed;
   bool has_feed;
-  ExecutorOptions options;           // lr_list copied
-  double *lr_list;
+  ExecutorOptions options;
+  double max_norm;                   // that gradients are clipped to; INFINITY: they are not
   Isa isa;
   int n_ranks, n_threads;            // n_threads: started
   Team *team;

@@ -13,7 +13,7 @@
 // What the worker tells its supervisor after each step: the heartbeat, and what a report needs when the worker dies.
 typedef struct LaunchBeat {
   int64_t step;
-  double loss, grad_norm, ms;
+  double loss, grad_norm, clipped_norm, lr, ms;
 } LaunchBeat;
 
 typedef struct LaunchChannel LaunchChannel;

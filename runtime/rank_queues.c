@@ -3,6 +3,8 @@
 #include <omp.h>
 #include <string.h>
 
+#include "anomaly.h"
+
 // ---- Steps --------------------------------------------------------------------------------------------------------------------
 
 // Says where an error happened: the node unless the kernel named one.
@@ -55,7 +57,9 @@ static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
       status = wait_for_steps(q, step);
       begin_ns = trace_clock(own->lane);
     }
+    bool look = q->detects && !status && step->run && tensors_are_finite(step->context.in, step->context.n_in);
     if (!status) status = run_step(q->comm, step);
+    if (look && !status) status = anomaly_check(&step->context, q->detects, q->phase, q->comm->rank);
     if (status) return step_error(step, status);
     trace_record(own->lane, q->variant, step->context.node, q->phase == PHASE_INIT ? -1 : clock->step, clock->micro, wait_ns, begin_ns);
     if (tells) team_count(&rank->steps[own->queue], 1);      // last: no step that has waited for this one begins before its end in the trace

@@ -26,6 +26,7 @@ typedef struct RankQueues {
   Team *team;
   Comm *comm;
   RankQueue queues[QUEUE_COUNT];
+  const Graph *detects;              // anomalies are looked for; its buckets name parameters. NULL: they are not
   uint64_t n_phases;                 // begun so far with threads
   const StepProgram *program;        // of the phase under way
   int variant;                       // that the program is of

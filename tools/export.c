@@ -119,6 +119,7 @@ static Status export_checkpoint(Checkpoint **checkpoint, const Options *options)
   if (options->torch && model) FAIL(USAGE, NULL, "--torch makes a state_dict: -o FILE.safetensors, not '%s'", options->output);
   TRY(overwrites_check(options));
   TRY(checkpoint_open(options->input, checkpoint));
+  if (options->use_ema) TRY(checkpoint_use_average(*checkpoint));
   if (!options->model) TRY(overwrites_check_input(options, checkpoint_info(*checkpoint)->model_path));
   TRY(command_make_folders(options->output));
   if (options->torch) TRY(write_state(*checkpoint, options));

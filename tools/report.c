@@ -144,6 +144,8 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   json_write_object(w, NULL);
   write_reals(w, "losses", report->losses, report->n_steps);
   write_reals(w, "grad_norms", report->grad_norms, report->n_steps);
+  write_reals(w, "clipped_grad_norms", report->clipped_norms, report->n_steps);
+  write_reals(w, "lr", report->lr, report->n_steps);
   json_write_text(w, "params_hash", report->params_hash);
   json_write_int(w, "steps", report->n_steps);
   write_step_ms(w, report);

@@ -11,6 +11,7 @@ typedef struct RunReport {
   const Graph *program;            // NULL: the run failed before there was a plan
   int64_t n_steps;                 // finished
   const double *losses, *grad_norms, *step_ms;    // [n_steps]; loss of the global batch, norm before clipping
+  const double *clipped_norms, *lr;               // [n_steps]; norm after clipping
   const char *params_hash;         // NULL: not known
   double compile_ms;
   const char *rate_key;            // "tokens_per_s" or "samples_per_s"

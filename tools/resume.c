@@ -77,6 +77,14 @@ static Status append(TextList *list, const char *text, size_t n) {
   return STATUS_OK;
 }
 
+// A schedule goes on to the end that it had, also where that was the end of the run.
+static Status append_total_steps(const Options *options, int64_t total_steps, TextList *given) {
+  char text[64];
+  if (options->given.total_steps || !total_steps) return STATUS_OK;
+  int n = snprintf(text, sizeof text, "--total-steps=%" PRId64, total_steps);
+  return append(given, text, (size_t)n);
+}
+
 // Ranks may differ when it is continued, the number of micro-batches may not: it is recorded also where it followed from the ranks.
 static Status append_micro_batches(const Options *options, const Graph *program, TextList *given) {
   char text[64];
@@ -94,7 +102,7 @@ static Status append_lines(TextList *list, const char *lines) {
   return STATUS_OK;
 }
 
-Status resume_record(const Options *options, const Flow *flow, TextList *given, TextList *defaults) {
+Status resume_record(const Options *options, const Flow *flow, int64_t total_steps, TextList *given, TextList *defaults) {
   const Graph *program = flow->plan.programs[0];
   unsigned except = flow->is_plan ? FIXED : 0;
   *defaults = (TextList){0};
@@ -102,6 +110,7 @@ Status resume_record(const Options *options, const Flow *flow, TextList *given, 
   Status status = append_lines(given, flow->is_plan ? program->recipe.options : NULL);
   bool known = flow->is_plan && program->recipe.options && strstr(program->recipe.options, "--micro-batches=");
   if (!status && !known) status = append_micro_batches(options, program, given);
+  if (!status) status = append_total_steps(options, total_steps, given);
   if (!status) status = options_record(options, false, except, defaults);
   if (status) options_free_texts(given);
   return status;

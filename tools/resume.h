@@ -12,7 +12,7 @@
 MUST_USE Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_checkpoint, Options *out);
 
 // What a checkpoint of this run records in `options` and `defaults` of its CheckpointInfo; heap, ended by options_free_texts.
-MUST_USE Status resume_record(const Options *options, const Flow *flow, TextList *given, TextList *defaults);
+MUST_USE Status resume_record(const Options *options, const Flow *flow, int64_t total_steps, TextList *given, TextList *defaults);
 
 // The parameters that the recorded options (resume_record) tie; names of `weights`, the model's. In `arena`.
 MUST_USE Status resume_ties(const TextList *given, const WeightSource *weights, Arena *arena, const WeightTie **out, size_t *n_out);

@@ -20,35 +20,40 @@
 #include "progress.h"
 #include "report.h"
 #include "resume.h"
+#include "schedule_options.h"
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
-  double *losses, *grad_norms, *step_ms;
+  double *losses, *grad_norms, *clipped_norms, *lr, *step_ms;
   int64_t n, capacity;
   bool full;                   // no memory for more: what is kept stays the first n
 } History;
 
-static bool history_add(History *h, double loss, double grad_norm, double ms) {
+static bool history_add(History *h, const LaunchBeat *beat) {
   if (h->full) return false;
   if (h->n == h->capacity) {
     int64_t wider = h->capacity ? 2 * h->capacity : 1024;
-    double **columns[] = {&h->losses, &h->grad_norms, &h->step_ms};
-    for (int i = 0; i < 3; i++) {
+    double **columns[] = {&h->losses, &h->grad_norms, &h->clipped_norms, &h->lr, &h->step_ms};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
       double *grown = realloc(*columns[i], (size_t)wider * sizeof *grown);
       if ((h->full = !grown)) return false;
       *columns[i] = grown;
     }
     h->capacity = wider;
   }
-  h->losses[h->n] = loss;
-  h->grad_norms[h->n] = grad_norm;
-  h->step_ms[h->n++] = ms;
+  h->losses[h->n] = beat->loss;
+  h->grad_norms[h->n] = beat->grad_norm;
+  h->clipped_norms[h->n] = beat->clipped_norm;
+  h->lr[h->n] = beat->lr;
+  h->step_ms[h->n++] = beat->ms;
   return true;
 }
 
 static void history_finish(History *h) {
   free(h->losses);
   free(h->grad_norms);
+  free(h->clipped_norms);
+  free(h->lr);
   free(h->step_ms);
   *h = (History){0};
 }
@@ -71,6 +76,7 @@ typedef struct Run {
   uint64_t seed;
   int64_t first_step;
   int64_t micro_batches;       // M, over all ranks
+  LrSchedule schedule;
   int64_t steps;               // to do; -1: until a stream ends
   Executor *executor;
   Trace *trace;                // NULL: nobody asked for one
@@ -379,9 +385,10 @@ static Status prepare(Run *run) {
   TRY(compile_known_shapes(run));
   TRY(say_plan(run));
   ExecutorOptions executor = {
-    .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .lr_list = o->lr_list.items, .n_lr = o->lr_list.n, .first_step = run->first_step,
+    .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
     .grows = run->stream && may_vary(run),
   };
+  TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   TRY(profile_open(o, &run->flow.plan, &run->trace));
   executor.trace = run->trace;
@@ -395,9 +402,10 @@ static int64_t next_step(const Run *run) { return run->first_step + run->done; }
 
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
-  launch_beat(run->channel, &(LaunchBeat){result->step, result->loss, result->grad_norm, result->ms});
+  LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms};
+  launch_beat(run->channel, &beat);
   run->done++;
-  if (!history_add(&run->history, result->loss, result->grad_norm, result->ms) && !run->stop)
+  if (!history_add(&run->history, &beat) && !run->stop)
     run->stop = status_fail(STATUS_RESOURCE, NULL, "no memory for the losses of more than %" PRId64 " steps", run->history.n);
   progress_step(&run->progress, result);
   if (stop_requested) run->interrupted = true;
@@ -430,7 +438,7 @@ static Status save_to(Run *run, const char *dir, const TextList *given, const Te
 static Status save(Run *run) {
   TextList given, defaults;
   if (!run->options->save || run->saved_step == next_step(run)) return STATUS_OK;
-  TRY(resume_record(run->options, &run->flow, &given, &defaults));
+  TRY(resume_record(run->options, &run->flow, lr_schedule_needs_total(run->schedule.kind) ? run->schedule.total : 0, &given, &defaults));
   Status status = save_to(run, run->options->save, &given, &defaults);
   options_free_texts(&given);
   options_free_texts(&defaults);
@@ -529,7 +537,8 @@ static Status write_report(const Run *run, const StatusError *error) {
   if (!o->report || run->flow.overwrites) return STATUS_OK;
   RunReport report = {
     .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
-    .grad_norms = run->history.grad_norms, .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
+    .grad_norms = run->history.grad_norms, .clipped_norms = run->history.clipped_norms, .lr = run->history.lr,
+    .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
     .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
     .executor = run->executor, .error = error,
@@ -562,7 +571,7 @@ static int worker(void *arg, LaunchChannel *channel) {
 
 static void on_beat(void *self, const LaunchBeat *beat) {
   bool full = ((History *)self)->full;
-  if (beat->step >= 0 && !history_add(self, beat->loss, beat->grad_norm, beat->ms) && !full)
+  if (beat->step >= 0 && !history_add(self, beat) && !full)
     fprintf(stderr, "tessera: warning: out of memory: the report of a failed run will lack steps\n");
 }
 
@@ -575,7 +584,8 @@ Status command_run(const Options *options) {
   fflush(NULL);
   Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
   if (status && options->report) {
-    RunReport report = {.n_steps = history.n, .losses = history.losses, .grad_norms = history.grad_norms, .step_ms = history.step_ms, .error = status};
+    RunReport report = {.n_steps = history.n, .losses = history.losses, .grad_norms = history.grad_norms, .clipped_norms = history.clipped_norms,
+                        .lr = history.lr, .step_ms = history.step_ms, .error = status};
     Status reported = report_write(options->report, &report);
     if (reported) command_print_error(reported);
   }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes optimizer_references.json: losses and parameters of PyTorch in float64 for the cases of optimizer_case.py. Needs torch (made with 2.13.0).
+"""Writes optimizer_references.json: losses and parameters of PyTorch in float64, and learning rates of PyTorch and transformers, for the cases of
+optimizer_case.py. Needs torch (made with 2.13.0) and transformers.
 
     make_optimizer_references.py
 """
@@ -8,7 +9,7 @@ import os
 
 import torch
 
-from optimizer_case import BATCH, CASES, SHAPES, STEPS, batches, digest, params
+from optimizer_case import CASES, PEAK, SCHEDULES, SHAPES, TOTAL, batches, digest, params
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -34,8 +35,27 @@ def train(name, settings, dtype=torch.float64):
     return {"losses": losses, "digest": digest({n: v.detach().numpy() for n, v in p.items()})}
 
 
+def rates(library, name, settings):
+    """The learning rate of each step, and of some after the end where there are any."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=PEAK)
+    if library == "hf":
+        from transformers import optimization
+        schedule = getattr(optimization, name)(optimizer, **settings)
+    else:
+        schedule = getattr(torch.optim.lr_scheduler, name)(optimizer, **settings)
+    out = []
+    for step in range(TOTAL):
+        out.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        if step + 1 < TOTAL:
+            schedule.step()
+    return out
+
+
 def main():
-    out = {"torch": torch.__version__, "cases": {name: train(*reference) for name, (_, reference) in CASES.items() if reference}}
+    import transformers
+    out = {"torch": torch.__version__, "transformers": transformers.__version__, "schedules": {n: rates(*where) for n, (_, where) in SCHEDULES.items()},
+           "cases": {name: train(*reference) for name, (_, reference) in CASES.items() if reference}}
     with open(os.path.join(HERE, "optimizer_references.json"), "w") as f:
         json.dump(out, f, indent=1)
         f.write("\n")

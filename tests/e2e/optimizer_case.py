@@ -60,8 +60,26 @@ CASES = {
     "adagrad": (["--optimizer", "adagrad", "--lr", 0.05, "--lr-decay", 0.1, "--initial-accumulator", 0.1],
                 ("Adagrad", dict(lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1))),
     "rmsprop": (["--optimizer", "rmsprop", "--lr", 0.005, "--momentum", 0.5], ("RMSprop", dict(lr=0.005, momentum=0.5))),
+    "adafactor": (["--optimizer", "adafactor", "--lr", 0.05, "--weight-decay", 0.02], ("Adafactor", dict(lr=0.05, weight_decay=0.02))),
     # PyTorch iterates in bfloat16, so that its results are compared loosely; the formula in float64 is in test_optimizers.py
     "muon": (["--optimizer", "muon", "--lr", 0.02, "--weight-decay", 0.1, "--group", "@vectors:optimizer=sgd,weight-decay=0"],
              ("Muon", dict(lr=0.02, weight_decay=0.1, vectors=("SGD", dict(lr=0.02))))),
 }
 LOOSE = {"muon": 3e-3}
+
+PEAK, TOTAL, WARMUP = 0.5, 40, 7
+# name: (our options, where the same schedule is: in torch.optim.lr_scheduler or in transformers, and its settings)
+SCHEDULES = {
+    "constant": ([], ("hf", "get_constant_schedule", {})),
+    "constant_warmup": (["--warmup", WARMUP], ("hf", "get_constant_schedule_with_warmup", dict(num_warmup_steps=WARMUP))),
+    "linear": (["--schedule", "linear", "--warmup", WARMUP, "--total-steps", TOTAL],
+               ("hf", "get_linear_schedule_with_warmup", dict(num_warmup_steps=WARMUP, num_training_steps=TOTAL))),
+    "cosine": (["--schedule", "cosine", "--warmup", WARMUP, "--total-steps", TOTAL],
+               ("hf", "get_cosine_schedule_with_warmup", dict(num_warmup_steps=WARMUP, num_training_steps=TOTAL))),
+    "cosine_annealing": (["--schedule", "cosine", "--total-steps", TOTAL, "--min-lr", 0.01], ("torch", "CosineAnnealingLR", dict(T_max=TOTAL, eta_min=0.01))),
+    "step": (["--schedule", "step", "--step-every", 9, "--step-factor", 0.3], ("torch", "StepLR", dict(step_size=9, gamma=0.3))),
+    "one_cycle": (["--schedule", "one-cycle", "--total-steps", TOTAL], ("torch", "OneCycleLR", dict(max_lr=PEAK, total_steps=TOTAL))),
+    "inverse_sqrt": (["--schedule", "inverse-sqrt", "--warmup", WARMUP], ("hf", "get_inverse_sqrt_schedule", dict(num_warmup_steps=WARMUP))),
+    "polynomial": (["--schedule", "polynomial", "--warmup", WARMUP, "--total-steps", TOTAL, "--min-lr", 0.02, "--power", 2],
+                   ("hf", "get_polynomial_decay_schedule_with_warmup", dict(num_warmup_steps=WARMUP, num_training_steps=TOTAL, lr_end=0.02, power=2))),
+}

@@ -8,7 +8,7 @@ import tempfile
 
 from test_verify import alike, attribute, by_name, check, compile_plan, counts, drop, expect, failures, nodes, set_attribute, skip, take, verify
 
-LAST = {"lamb": "LambApply", "muon": "MuonApply"}
+LAST = {"lamb": "LambApply", "muon": "MuonApply", "adafactor": "AdafactorApply"}
 
 
 def check_valid(tmp):
@@ -38,6 +38,10 @@ def check_steps(tmp, plan, optimizer):
         check_pieces(tmp, plan, n)
         expect(tmp, "%s: operands exchanged" % n.name, plan, lambda p: by_name(p, n).input.__setitem__(slice(0, 2), [n.input[1], n.input[0]]), ["wrong_input"])
         expect(tmp, "%s: norm of parameters twice" % n.name, plan, lambda p: take(p, n, 1, n.input[0]), ["wrong_input"])
+    for n in nodes(plan, "FactoredSums") + nodes(plan, "AdafactorDirection"):
+        if attribute(n, "rows") != attribute(n, "columns"):
+            expect(tmp, "%s transposed" % n.name, plan, lambda p: (set_attribute(by_name(p, n), "rows", attribute(n, "columns")),
+                                                                  set_attribute(by_name(p, n), "columns", attribute(n, "rows"))), ["wrong_parameter", "graph"])
     last = nodes(plan, LAST[optimizer])
     check(len(last) > 1, "%s: %d buckets" % (optimizer, len(last)))
     for n in last:

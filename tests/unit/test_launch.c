@@ -24,7 +24,7 @@ static void on_beat(void *self, const LaunchBeat *beat) {
 }
 
 static int beat_and_return(void *arg, LaunchChannel *channel) {
-  for (int64_t i = 0; i < 5; i++) launch_beat(channel, &(LaunchBeat){i, (double)i / 2, 0.25, 1});
+  for (int64_t i = 0; i < 5; i++) launch_beat(channel, &(LaunchBeat){.step = i, .loss = (double)i / 2, .grad_norm = 0.25, .ms = 1});
   return *(int *)arg;
 }
 
@@ -51,7 +51,7 @@ static void slow_beat(void *self, const LaunchBeat *beat) {
 }
 
 static int beat_often(void *arg, LaunchChannel *channel) {
-  for (int64_t i = 0; i < MANY; i++) launch_beat(channel, &(LaunchBeat){i, 0, 0, 0});
+  for (int64_t i = 0; i < MANY; i++) launch_beat(channel, &(LaunchBeat){.step = i});
   return 0;
 }
 
@@ -64,7 +64,7 @@ static void no_beat_is_lost(void **state) {
 }
 
 static int die(void *arg, LaunchChannel *channel) {
-  launch_beat(channel, &(LaunchBeat){7, 0, 0, 0});
+  launch_beat(channel, &(LaunchBeat){.step = 7});
   raise(*(int *)arg);
   return 0;
 }
@@ -91,7 +91,7 @@ static void deaths(void **state) {
 }
 
 static int hang(void *arg, LaunchChannel *channel) {
-  launch_beat(channel, &(LaunchBeat){3, 0, 0, 0});
+  launch_beat(channel, &(LaunchBeat){.step = 3});
   for (;;) pause();
   return 0;
 }
