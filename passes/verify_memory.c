@@ -3,6 +3,7 @@
 // run, after init, so that what is carried, and what an earlier iteration leaves, is seen too. Ranks run in any order relative to each other,
 // so bytes that ranks share (PROCESS buffers) are checked by their guards.
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/ops.h"
@@ -345,16 +346,28 @@ static void walk(Proof *proof, int rank, bool all_parts, bool *told) {
   }
 }
 
+static int by_place(const void *a, const void *b) {
+  const Buffer *x = *(const Buffer *const *)a, *y = *(const Buffer *const *)b;
+  if (x->tier != y->tier) return x->tier < y->tier ? -1 : 1;
+  if (x->offset_bytes != y->offset_bytes) return x->offset_bytes < y->offset_bytes ? -1 : 1;
+  return x < y ? -1 : x > y;
+}
+
 // Shared buffers are read and written by ranks that are at different steps: they may share bytes with nothing, ever.
 static void check_shared_buffers(Proof *p) {
   const Graph *g = p->graph;
+  const Buffer **shared = ARENA_ARRAY(p->arena, const Buffer *, g->n_buffers), *widest = NULL;     // widest: the one that reaches farthest so far
+  size_t n = 0;
   for (size_t i = 0; i < g->n_buffers; i++)
-    for (size_t k = 0; k < i; k++) {
-      const Buffer *a = &g->buffers[i], *b = &g->buffers[k];
-      if (a->scope != SCOPE_PROCESS || b->scope != SCOPE_PROCESS || a->tier != b->tier) continue;
-      if (a->offset_bytes < b->offset_bytes + b->bytes && b->offset_bytes < a->offset_bytes + a->bytes && a->bytes && b->bytes)
-        proof_defect(p, "overwritten", NULL, NULL, "shared buffers '%s' and '%s' overlap", b->name, a->name);
-    }
+    if (g->buffers[i].scope == SCOPE_PROCESS && g->buffers[i].bytes) shared[n++] = &g->buffers[i];
+  qsort(shared, n, sizeof *shared, by_place);
+  for (size_t i = 0; i < n; i++) {
+    const Buffer *b = shared[i];
+    bool same_tier = widest && widest->tier == b->tier;
+    if (same_tier && b->offset_bytes < widest->offset_bytes + widest->bytes)
+      proof_defect(p, "overwritten", NULL, NULL, "shared buffers '%s' and '%s' overlap", widest->name, b->name);
+    if (!same_tier || b->offset_bytes + b->bytes > widest->offset_bytes + widest->bytes) widest = b;
+  }
 }
 
 void proof_memory(Proof *proof) {

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../ir/verify_graph.h"
@@ -208,11 +209,29 @@ static void check_bucket(Proof *p, size_t index) {
       proof_defect(p, "bucket", NULL, NULL, "bucket %zu: '%s' takes elements [%" PRId64 ", %" PRId64 "); the one before ends at %" PRId64 ", the bucket at %" PRId64,
                    index, b->params[i], start, start + elems, end, b->elems);
     end = start + elems;
-    for (size_t j = 0; j <= index; j++)
-      for (int k = 0; k < (j == index ? i : g->buckets[j].n_params); k++)
-        if (!strcmp(g->buckets[j].params[k], b->params[i]))
-          proof_defect(p, "bucket", NULL, NULL, "'%s' is owned twice: in buckets %zu and %zu", b->params[i], j, index);
   }
+}
+
+typedef struct Owned { const char *name; size_t bucket; } Owned;
+
+static int by_name(const void *a, const void *b) {
+  const Owned *x = a, *y = b;
+  int order = strcmp(x->name, y->name);
+  return order ? order : (x->bucket > y->bucket) - (x->bucket < y->bucket);
+}
+
+// Each parameter lies in one bucket, once.
+static void check_owners(Proof *p) {
+  const Graph *g = p->graph;
+  size_t n = 0, all = 0;
+  for (size_t b = 0; b < g->n_buckets; b++) all += (size_t)(g->buckets[b].n_params > 0 ? g->buckets[b].n_params : 0);
+  Owned *owned = ARENA_ARRAY(p->arena, Owned, all);
+  for (size_t b = 0; b < g->n_buckets; b++)
+    for (int i = 0; i < g->buckets[b].n_params; i++) owned[n++] = (Owned){g->buckets[b].params[i], b};
+  qsort(owned, n, sizeof *owned, by_name);
+  for (size_t i = 1; i < n; i++)
+    if (!strcmp(owned[i].name, owned[i - 1].name))
+      proof_defect(p, "bucket", NULL, NULL, "'%s' is owned twice: in buckets %zu and %zu", owned[i].name, owned[i - 1].bucket, owned[i].bucket);
 }
 
 // ---- The whole ----------------------------------------------------------------------------------------------------------------
@@ -252,6 +271,7 @@ static void prove(Proof *proof) {
   for (size_t i = 0; i < program->n_nodes; i++)
     if (program->nodes[i]->op->flags & OP_COLLECTIVE) check_collective(proof, program->nodes[i]);
   for (size_t b = 0; b < program->n_buckets; b++) check_bucket(proof, b);
+  check_owners(proof);
   check_recipe(proof);
   if (proof->sound) proof_ownership(proof);
   if (proof->sound) proof_memory(proof);
