@@ -100,7 +100,8 @@ static Precision precision_of(const Node *node) {
   return PRECISION_F32;
 }
 
-static double work_seconds(const Machine *m, const Node *node, const NodeCost *cost) {
+// Seconds of products, and of all loops over elements.
+static double work_seconds(const Machine *m, const Node *node, const NodeCost *cost, double *loops) {
   double seconds = 0, precision = m->precision_share[precision_of(node)];
   for (int w = 0; w < WORK_COUNT; w++) {
     double rate = m->work_per_s[w];
@@ -112,7 +113,8 @@ static double work_seconds(const Machine *m, const Node *node, const NodeCost *c
       if (cost->trans_b) rate *= m->transposed_share[1];
       seconds += m->product_call_s;
     }
-    seconds += cost->work[w] / rate;
+    if (work_is_product((Work)w)) seconds += cost->work[w] / rate;
+    else *loops += cost->work[w] / rate;
   }
   return seconds;
 }
@@ -160,9 +162,10 @@ StepCost step_cost(const Graph *graph, const Node *node, const Machine *m) {
     return c;
   }
   double bytes = c.node.read_bytes + c.node.written_bytes;
-  c.work_s = work_seconds(m, node, &c.node);
+  double loops = 0, products = work_seconds(m, node, &c.node, &loops);
+  c.work_s = products + loops;
   c.bytes_s = bytes / (bytes <= m->cache_bytes ? m->cache_bytes_per_s : m->memory_bytes_per_s);
-  double body = fmax(c.work_s, c.bytes_s);
+  double body = products + fmax(loops, c.bytes_s);      // a product waits for its operands; loops read while they compute
   c.seconds = guards + (body > 0 ? body + m->step_overhead_s : 0);
   return c;
 }

@@ -1,4 +1,4 @@
-// How long a step takes on a machine: a roofline of the node's work and bytes (kernels/cost.h), and latency + bytes / bandwidth for what is sent.
+// How long a step takes on a machine: its products, and a roofline of its loops and bytes (kernels/cost.h); and latency + bytes / bandwidth for what is sent.
 //
 // Everything here is an estimate from shapes alone: nothing runs, no weight is read, and the time it takes does not depend on sizes. Threads: pure.
 #ifndef TESSERA_ESTIMATE_H
@@ -55,7 +55,7 @@ double machine_link_seconds(const Machine *machine, LinkUse use, int ranks, doub
 typedef struct StepCost {
   NodeCost node;
   bool is_comm;                  // seconds are a collective's
-  double work_s, bytes_s;        // the two sides of the roofline
+  double work_s, bytes_s;        // of products and loops; of bytes: seconds hides the smaller of loops and bytes
   double seconds;                // of one execution, overhead included
 } StepCost;
 

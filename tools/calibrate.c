@@ -12,7 +12,7 @@
 #include "../kernels/ops.h"
 #include "../runtime/executor.h"
 
-enum { SAMPLES = 48, COPIES_MAX = 16, WARM_UPS = 6, INNER_MIN = 8, SAMPLES_MIN = 6 };
+enum { SAMPLES = 48, COPIES_MAX = 16, WARM_UPS = 6, INNER_MIN = 8, SAMPLES_MIN = 12 };
 static const double SAMPLE_S = 3e-4, SAMPLES_S = 0.05;      // of one sample; of all samples of a measurement
 
 // ---- One measurement: every rank does the same on memory of its own --------------------------------------------------------------------
