@@ -370,7 +370,7 @@ def pool_global(b):
 
 @builder()
 def unpool(b):
-    v = b.value(rank=4, where=lambda o: o.shape[2] >= 2 and o.shape[3] >= 2 and o.data.size)
+    v = b.value(rank=4, where=lambda o: o.shape[2] >= 2 and o.shape[3] >= 2 and o.data.size and o.shape[2] % 2 == o.shape[3] % 2 == 0)
     pooled, where_at = b.op("MaxPool", [v], n_out=2, kernel_shape=[2, 2], strides=[2, 2])
     return b.op("MaxUnpool", [pooled, where_at], kernel_shape=[2, 2], strides=[2, 2], grad=pooled.grad)
 
