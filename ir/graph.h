@@ -208,6 +208,7 @@ typedef struct Recipe {
   int zero;                    // stage 0..3
   Reduce reduce;
   int64_t micro_per_rank;      // k
+  int64_t bucket_bytes;        // that buckets aim at; 0: not known
   const char *precision;       // "f32", "fp64"
   const char *loss_output;     // name of the model's value that is the loss, or that the loss was added as
   const char *loss_rule;       // a sentence: how micro-batches weigh

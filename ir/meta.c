@@ -153,6 +153,7 @@ typedef struct RecipeField { const char *key; RecipeType type; size_t offset; in
 static const RecipeField recipe_fields[] = {
     TEXT_FIELD(model),       TEXT_FIELD(fingerprint), FIELD(zero, RECIPE_INT, 0, 0, 3),
     FIELD(reduce, RECIPE_REDUCE, 0, 0, 0),            FIELD(micro_per_rank, RECIPE_INT64, 1, 1, INT32_MAX), TEXT_FIELD(precision),
+    FIELD(bucket_bytes, RECIPE_INT64, 0, 0, INT64_MAX),
     TEXT_FIELD(loss_output), TEXT_FIELD(loss_rule),   TEXT_FIELD(optimizer),
     FIELD(lr, RECIPE_DOUBLE, 0, 0, 0),                TEXT_FIELD(options),
     FIELD(processes, RECIPE_INT, 1, 1, MESH_RANKS_MAX),    FIELD(ranks_per_process, RECIPE_INT, 1, 1, MESH_RANKS_MAX),

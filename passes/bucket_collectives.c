@@ -29,7 +29,7 @@ static size_t assign(const Graph *graph, const CompileOptions *o, int32_t *targe
     size_t k = 0;
     while (k < n_open && !alike(o, open[k].first, b)) k++;
     if (k == n_open) n_open++;
-    if (!open[k].first || open[k].bytes + more > o->bucket_bytes) open[k] = (Open){b, n++, 0};
+    if (!open[k].first || open[k].bytes + more > graph->recipe.bucket_bytes) open[k] = (Open){b, n++, 0};
     open[k].bytes += more;
     target[i] = open[k].target;
   }
@@ -43,9 +43,21 @@ static void append_params(Bucket *to, const Bucket *from) {
   }
 }
 
+// About an eighth of what trains, a power of two: several buckets, so that neither all gradients nor all gathered parameters are there at a time; few enough
+// that each is worth a collective.
+static int64_t auto_bytes(const Graph *graph) {
+  const int64_t least = INT64_C(64) << 10, most = INT64_C(16) << 20;
+  int64_t trainable_bytes = 0, bytes = least;
+  for (size_t i = 0; i < graph->n_buckets; i++)
+    if (graph->buckets[i].trainable) trainable_bytes += bucket_bytes(&graph->buckets[i]);
+  while (bytes < most && 2 * bytes <= trainable_bytes / 8) bytes *= 2;
+  return bytes;
+}
+
 Status pass_bucket_collectives(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   int32_t *target = ARENA_ARRAY(arena, int32_t, graph->n_buckets);
+  graph->recipe.bucket_bytes = options->bucket_bytes ? options->bucket_bytes : auto_bytes(graph);
   size_t n = assign(graph, options, target);
   Bucket *joined = ARENA_ARRAY(arena, Bucket, n);
   for (size_t i = 0; i < graph->n_buckets; i++) joined[target[i]].n_params += graph->buckets[i].n_params;

@@ -41,7 +41,6 @@ CompileOptions compile_options_default(void) {
       .ranks = 1,
       .precision = "f32",
       .isa = isa_best(),
-      .bucket_bytes = INT64_C(16) << 20,
       .optimizer = "adamw",
       .lr = 1e-3,
       .muon_adjust = "original",

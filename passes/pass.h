@@ -28,7 +28,7 @@ typedef struct CompileOptions {
   const char *precision;         // "f32", "fp64", "bf16", "fp16"
   const char *keep_f32;          // under bf16 and fp16: comma-separated patterns of nodes, or operators, that compute in f32; NULL: by policy
   Isa isa;                       // of the target
-  int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own
+  int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own. 0: an eighth of what trains, within bounds
   int64_t prefetch;              // collectives that may run ahead of compute, on a queue of their own; 0: all steps are on one queue
   const char *loss;              // NULL: in the graph; "cross_entropy"; ...
   const char *loss_output;       // NULL: the first float output of one element

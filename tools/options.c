@@ -100,6 +100,10 @@ bool options_byte_unit(const char *name, double *out_bytes) {
 static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
   char *unit;
   errno = 0;
+  if (row->fallback && !strcmp(row->fallback, "auto") && !strcmp(text, "auto")) {
+    *out = 0;
+    return STATUS_OK;
+  }
   double v = strtod(text, &unit), scale;
   if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno)
     FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);

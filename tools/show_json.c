@@ -243,6 +243,7 @@ static void json_header(JsonWriter *w, const PlanView *v) {
   json_write_int(w, "zero", r->zero);
   json_write_text(w, "reduce", reduce_name(r->reduce));
   json_write_int(w, "micro_per_rank", r->micro_per_rank);
+  json_write_int(w, "bucket_bytes", r->bucket_bytes);
   json_write_text(w, "precision", r->precision);
   json_write_text(w, "optimizer", r->optimizer);
   json_write_real(w, "lr", r->lr);

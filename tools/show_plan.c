@@ -23,8 +23,9 @@ static void header_model(const Style *s, const PlanView *v) {
   field(s, "model");
   fprintf(s->to, "%s%s%s: %s parameters", style_on(s, TONE_NAME), g->recipe.model ? g->recipe.model : "(unnamed)", style_off(s), count_text(trainable, count));
   if (frozen) fprintf(s->to, " and %s frozen", count_text(frozen, more));
-  fprintf(s->to, " in %zu bucket%s, %s padded, %zu layers\n", g->n_buckets, plural((int64_t)g->n_buckets), bytes_text(v->bytes.padded_param_bytes, bytes),
-          v->layers.n - 1);
+  fprintf(s->to, " in %zu bucket%s", g->n_buckets, plural((int64_t)g->n_buckets));
+  if (g->recipe.bucket_bytes > 0) fprintf(s->to, " of about %s", bytes_text(g->recipe.bucket_bytes, bytes));
+  fprintf(s->to, ", %s padded, %zu layers\n", bytes_text(v->bytes.padded_param_bytes, bytes), v->layers.n - 1);
 }
 
 static void header_ranks(const Style *s, const PlanView *v) {
