@@ -30,7 +30,9 @@ Comm *team_comm(Team *team, int rank);          // endpoint of a rank; owned by 
 // For tests: an endpoint that passes all on to `inner` after a random wait of up to longest_ns, another one for each call and rank. Heap; `inner` must
 // outlive it and is used through it only. comm_delay_destroy(NULL) is fine.
 MUST_USE Status comm_delay_create(Comm *inner, uint64_t seed, int64_t longest_ns, Comm **out);
-void comm_delay_destroy(Comm *comm);
+// For measurements: each gather, gather by view and reduction takes latency_ns and ns_per_mib for each MiB that it sends longer than `inner` does.
+MUST_USE Status comm_link_create(Comm *inner, int64_t latency_ns, int64_t ns_per_mib, Comm **out);
+void comm_delay_destroy(Comm *comm);            // of either
 
 // Any thread: all present and future waits of the team end with STATUS_RANK. The first caller's text is kept. Async-signal-unsafe.
 void team_abort(Team *team, int rank, const char *what);

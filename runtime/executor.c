@@ -243,6 +243,10 @@ static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
     rank->executor = e;
     rank->rank = r;
     rank->comm = team_comm(e->team, r);
+    if (e->options.link_latency_ns || e->options.link_ns_per_mib) {
+      TRY(comm_link_create(rank->comm, e->options.link_latency_ns, e->options.link_ns_per_mib, &rank->link));
+      rank->comm = rank->link;
+    }
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
     TRY(rank_queues_create(e->team, rank->comm, e->options.trace, used, &rank->queues));
     if (e->options.detect_anomaly) rank->queues.detects = e->graph;
@@ -388,6 +392,7 @@ void executor_destroy(Executor *e) {
   for (int r = 0; e->ranks && r < e->n_ranks; r++) {
     rank_queues_destroy(&e->ranks[r].queues);
     for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
+    comm_delay_destroy(e->ranks[r].link);
     free(e->ranks[r].programs);
     arena_memory_destroy(&e->ranks[r].memory);
     arena_destroy(e->ranks[r].arena);

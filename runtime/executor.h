@@ -36,6 +36,7 @@ typedef struct ExecutorOptions {
   int64_t first_step;       // when resuming
   int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
   int64_t fault_step;
+  int64_t link_latency_ns, link_ns_per_mib;     // --link-delay (testing): collectives take that much longer (comm_link_create); 0, 0: they do not
   Comm *(*wrap_comm)(void *self, Comm *comm);   // testing: what rank comm->rank is given in place of its endpoint (comm_delay_create); must outlive
   void *wrap_self;                              // the executor. NULL: the endpoint itself
   struct Trace *trace;      // trace.h: takes down when each step runs; made for the same plan; NULL: none

@@ -13,7 +13,8 @@ typedef struct RankState {
   Executor *executor;
   int rank;
   pthread_t thread;
-  Comm *comm;                        // the team's
+  Comm *comm;                        // the team's, or `link`, or what wraps them
+  Comm *link;                        // own; NULL: none
   RankQueues queues;
   Arena *arena;                      // of the programs
   StepProgram *programs;             // [executor->n_variants]; 0 has all phases, the others phase micro

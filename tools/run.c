@@ -302,6 +302,19 @@ static Status read_fault(const Options *o, int ranks, ExecutorOptions *out) {
   return STATUS_OK;
 }
 
+static Status read_link_delay(const Options *o, ExecutorOptions *out) {
+  enum { NS_MAX = 1000000000 };
+  long long latency, per_mib = 0;
+  int used = 0;
+  if (!o->link_delay) return STATUS_OK;
+  int n = sscanf(o->link_delay, "%lld%n:%lld%n", &latency, &used, &per_mib, &used);
+  if (n < 1 || o->link_delay[used] || latency < 0 || latency > NS_MAX || per_mib < 0 || per_mib > NS_MAX)
+    FAIL(USAGE, NULL, "--link-delay: '%s' is not NS or NS:NS_PER_MIB with numbers from 0 to %d", o->link_delay, NS_MAX);
+  out->link_latency_ns = latency;
+  out->link_ns_per_mib = per_mib;
+  return STATUS_OK;
+}
+
 static Status say_plan_guarded(const Run *run, Arena *arena) {
   ARENA_GUARD(arena);
   const Graph *program = plan_largest_variant(&run->flow.plan);
@@ -392,6 +405,7 @@ static Status prepare(Run *run) {
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   TRY(profile_open(o, &run->flow.plan, &run->trace));
   executor.trace = run->trace;
+  TRY(read_link_delay(o, &executor));
   launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
   return executor_create(&run->flow.plan, run->weights, &run->moved_feed, &executor, &run->executor);
 }

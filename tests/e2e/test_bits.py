@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One list of losses and one parameter hash over ranks x stages x --reduce x bucket sizes x what is fused, for the same micro-batches; and over
-an interruption: n + m steps are n steps, a checkpoint and m steps.
+"""One list of losses and one parameter hash over ranks x stages x --reduce x bucket sizes x what is fused x what overlaps, for the same
+micro-batches; and over an interruption: n + m steps are n steps, a checkpoint and m steps.
 
     test_bits.py TESSERA
 """
@@ -18,6 +18,18 @@ def settings(quick):
                     yield ["--ranks", ranks, "--zero", zero, "--reduce", reduce, "--bucket-bytes", bucket]
 
 
+# Collectives on a queue of their own: every depth, stage and reduction, and the pass left out.
+def overlaps():
+    for ranks in (1, 2, 4):
+        for zero in range(4):
+            for depth in (0, 1, 2, 4):
+                yield ["--ranks", ranks, "--zero", zero, "--prefetch", depth, "--bucket-bytes", 16384]
+    for depth in (1, 4):
+        yield ["--ranks", 4, "--zero", depth % 2, "--reduce", "micro", "--prefetch", depth, "--bucket-bytes", 16384]
+    yield ["--ranks", 2, "--zero", 3, "--prefetch", 2, "--skip-passes", "prefetch"]
+    yield ["--ranks", 2, "--zero", 3, "--prefetch", 2, "--link-delay", "100000:1000000"]
+
+
 def same(name, common, runs):
     first = None
     for extra in runs:
@@ -33,6 +45,7 @@ def main():
     for name, quick in (("mlp", False), ("gpt_merged", True)):
         same(name, adamw, settings(quick))
         same(name, adamw, [[], ["--skip-passes", "bucket_collectives"], ["--skip-passes", "fuse_elementwise"]])
+        same(name, adamw, overlaps())
     momentum = ["--steps", 4, "--micro-batches", 4, "--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"]
     same("linreg", momentum, [["--ranks", n, "--zero", z] for n in (1, 2, 4) for z in range(4)])
 

@@ -32,6 +32,15 @@ def check_run(name, ranks, zero, k, extra):
     return r
 
 
+# Collectives on a queue of their own send the same bytes; memory is still what the plan says.
+def check_overlap(name, ranks):
+    for zero in (1, 3):
+        alone = check_run(name, ranks, zero, 2, ["--bucket-bytes", "8192"])
+        beside = check_run(name, ranks, zero, 2, ["--bucket-bytes", "8192", "--prefetch", "2"])
+        check(alone["sent_bytes_per_step"] == beside["sent_bytes_per_step"], "%s on %d ranks, stage %d: --prefetch 2 sends %s, without %s" %
+              (name, ranks, zero, beside["sent_bytes_per_step"], alone["sent_bytes_per_step"]))
+
+
 def check_ledger(name):
     with tempfile.TemporaryDirectory() as tmp:
         plan = os.path.join(tmp, "plan.onnx")
@@ -55,6 +64,7 @@ def main():
                     check_run(name, ranks, zero, k, [])
             check_run(name, ranks, 0, 2, ["--reduce", "micro"])
             check_run(name, ranks, 3, 2, ["--bucket-bytes", "8192"])
+            check_overlap(name, ranks)
         check_ledger(name)
     # A rank holds a quarter of parameters, gradients and state; `params` and `state` are counted per process of 4 ranks.
     whole = check_run("gpt_merged", 4, 0, 1, [])["peak_bytes"]["device"]["by_category"]

@@ -35,9 +35,12 @@ static void close_local(Comm *comm) {}
 
 static Status open_delay(Team *team, int rank, Comm **out) { return comm_delay_create(team_comm(team, rank), 7, 100000, out); }
 
+static Status open_link(Team *team, int rank, Comm **out) { return comm_link_create(team_comm(team, rank), 1000, 1000000, out); }
+
 static const Backend backends[] = {
     {"local", open_local, close_local},
     {"delay", open_delay, comm_delay_destroy},
+    {"link", open_link, comm_delay_destroy},
 };
 static const Backend *backend;                     // under test
 
