@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "json_write.h"
+#include "plan_layers.h"
 #include "metrics.h"
 
 typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
@@ -154,24 +155,80 @@ static void widen(int *columns, const char *name) {
   if (n > *columns) *columns = n < NAME_COLUMNS_MAX ? n : NAME_COLUMNS_MAX;
 }
 
-static void show_initializers(const Graph *graph) {
+enum { FOLD_FROM = 200 };        // initializers; from so many on, layers that are alike stand once
+
+// A run of initializers of one layer.
+typedef struct LayerRun { size_t from, to; const char *family; int64_t index; uint64_t signature; } LayerRun;
+
+static uint64_t mix_text(uint64_t h, const char *text) {
+  for (; text && *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211u;
+  return h * 31 + 7;
+}
+
+// Equal for initializers that differ by the number of their layer only.
+static uint64_t initializer_signature(const Value *v, const char *layer, uint64_t h) {
+  char type[160];
+  size_t at = layer ? strlen(layer) + (v->name[0] == '/') : 0;
+  const char *rest = at < strlen(v->name) ? v->name + at : v->name;
+  if (at && rest[0] != '.' && rest[0] != '/') rest = strrchr(v->name, '/') ? strrchr(v->name, '/') : v->name;    // scopes that repeat a name
+  return mix_text(mix_text(mix_text(h, role_text(v)), type_text(&v->type, type, sizeof type)), rest);
+}
+
+// Runs of the initializers `list`; each that belongs to no numbered layer is a run of its own.
+static size_t layer_runs(const Value *const *list, size_t n, Arena *arena, LayerRun **out) {
+  LayerRun *runs = NULL;
+  size_t n_runs = 0, capacity = 0;
+  for (size_t i = 0; i < n; i++) {
+    const char *family;
+    int64_t index;
+    const char *layer = layer_name(list[i]->name, arena, &family, &index);
+    LayerRun *last = n_runs ? &runs[n_runs - 1] : NULL;
+    if (last && family && last->family && last->index == index && !strcmp(family, last->family)) {
+      last->to = i;
+      last->signature = initializer_signature(list[i], layer, last->signature);
+      continue;
+    }
+    ARENA_PUSH(arena, runs, n_runs, capacity, ((LayerRun){i, i, family, family ? index : -1, initializer_signature(list[i], layer, 0)}));
+  }
+  *out = runs;
+  return n_runs;
+}
+
+static bool runs_alike(const LayerRun *a, const LayerRun *b, int64_t distance) {
+  return a->family && b->family && !strcmp(a->family, b->family) && b->index == a->index + distance && b->signature == a->signature && b->to - b->from == a->to - a->from;
+}
+
+static void initializer_row(const Value *v, int name_columns, int type_columns) {
+  char type[160];
+  printf("  %-9s %-*s %-*s %s\n", role_text(v), name_columns, v->name, type_columns, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
+}
+
+static void show_initializers(const Graph *graph, Arena *arena) {
   int64_t trainable = 0, n_params = 0;
   int name_columns = NAME_COLUMNS_MIN, type_columns = 16;
-  for (size_t i = 0; i < graph->n_values; i++) {
-    char type[160];
-    if (!is_initializer(graph->values[i])) continue;
-    widen(&name_columns, graph->values[i]->name);
-    widen(&type_columns, type_text(&graph->values[i]->type, type, sizeof type));
-  }
+  const Value **list = ARENA_ARRAY(arena, const Value *, graph->n_values);
+  size_t n = 0;
   for (size_t i = 0; i < graph->n_values; i++) {
     const Value *v = graph->values[i];
-    if (!is_initializer(v)) continue;
     char type[160];
-    printf("  %-9s %-*s %-*s %s\n", role_text(v), name_columns, v->name, type_columns, type_text(&v->type, type, sizeof type), v->doc ? v->doc : "");
-    if (v->role == ROLE_PARAM && v->trainable) {
-      trainable += type_elems(&v->type);
-      n_params++;
-    }
+    if (!is_initializer(v)) continue;
+    list[n++] = v;
+    widen(&name_columns, v->name);
+    widen(&type_columns, type_text(&v->type, type, sizeof type));
+    if (v->role != ROLE_PARAM || !v->trainable) continue;
+    trainable += type_elems(&v->type);
+    n_params++;
+  }
+  LayerRun *runs;
+  size_t n_runs = layer_runs(list, n, arena, &runs);
+  for (size_t r = 0; r < n_runs;) {
+    size_t alike = 1;
+    while (n >= FOLD_FROM && r + alike < n_runs && runs_alike(&runs[r], &runs[r + alike], (int64_t)alike)) alike++;
+    for (size_t i = runs[r].from; i <= runs[r].to; i++) initializer_row(list[i], name_columns, type_columns);
+    if (alike > 1)
+      printf("  ...       %s%" PRId64 " to %s%" PRId64 " the same, %zu initializers; --json lists all\n", runs[r].family, runs[r].index + 1, runs[r].family,
+             runs[r + alike - 1].index, runs[r + alike - 1].to - runs[r].to);
+    r += alike;
   }
   printf("%" PRId64 " trainable parameters of %" PRId64 " elements\n", n_params, trainable);
 }
@@ -214,7 +271,7 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
       printf("  %-*s %s\n", columns, graph->outputs[i]->name, type_text(&graph->outputs[i]->type, type, sizeof type));
     }
     printf("initializers\n");
-    show_initializers(graph);
+    show_initializers(graph, flow->arena);
     show_configurations(graph, flow->arena);
     OpCount *counts;
     size_t n = count_ops(graph, flow->arena, &counts);

@@ -131,6 +131,8 @@ def check_large(tmp):
     source, plan = os.path.join(tmp, "large.onnx"), os.path.join(tmp, "large.plan.onnx")
     deep_model(source, 1000, "script")
     check(tessera("compile", source, "-o", plan, "--ranks", 8, "--zero", 3, "--bucket-bytes", 4096).returncode == 0, "compile of 1,000 layers")
+    of_model = tessera("show", source).stdout.split("\n")
+    check(len(of_model) < 40 and any("layers.1 to layers.999 the same, 999 initializers" in x for x in of_model), "show MODEL of 1,000 layers has %d lines" % len(of_model))
     text = tessera("show", plan).stdout.split("\n")
     check(len(text) < 250, "1,000 layers take %d lines" % len(text))
     check(any("layers.1-999" in x for x in text), "1,000 layers are not told as one line")
