@@ -220,6 +220,8 @@ static void check_sharing(Memory *m, const Node *node) {
   for (int t = 0; t < 2; t++) {
     if (temporaries[t] < 0 || (size_t)temporaries[t] >= m->proof->graph->n_buffers) continue;
     Range r = buffer_range(m, temporaries[t]);
+    if (t && temporaries[0] >= 0 && (size_t)temporaries[0] < m->proof->graph->n_buffers && ranges_meet(r, buffer_range(m, temporaries[0])))
+      tell(m, "overlap", node, NULL, "its workspace and its scratchpad share bytes", NULL);
     for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
       const Value *v = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
       if (is_placed(m, v) && ranges_meet(r, range_of(m, v))) tell(m, "overlap", node, v, "shares bytes with the step's workspace", NULL);

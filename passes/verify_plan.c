@@ -111,6 +111,9 @@ static void check_workspace(Proof *p, const Node *node, Isa isa) {
     if (buffers[i] >= 0 && (size_t)buffers[i] >= g->n_buffers) {
       proof_defect(p, "workspace", node, NULL, "step '%s' uses buffer %d of %zu", node->name, buffers[i], g->n_buffers);
       return;
+    } else if (buffers[i] >= 0 && p->ranks > 1 && g->buffers[buffers[i]].scope != SCOPE_RANK) {
+      proof_defect(p, "workspace", node, NULL, "step '%s' has its %s in buffer '%s', which all ranks share", node->name, i ? "scratchpad" : "workspace",
+                   g->buffers[buffers[i]].name);
     }
   KernelPrepare need = {.node = node, .isa = isa};
   Status status = kernel_temporaries(&need);

@@ -230,6 +230,18 @@ def check_locations(tmp, plan):
         expect(tmp, "'%s' far outside" % v.name, plan, lambda p: meta(value(p, v.name), "loc", loc.replace("+", "+999999", 1)), ["location"])
 
 
+def check_workspaces(tmp, plan):
+    used = [(n, int(meta(n, "workspace"))) for n in plan.graph.node if meta(n, "workspace")]
+    for n, b in used:
+        expect(tmp, "the workspace of %s shared by ranks" % n.name, plan, lambda p: set_buffer(p, b, scope="process"), ["workspace"])
+    check(used, "a plan with workspaces")
+    muon = compile_plan(tmp, "mlp", "--ranks", "2", "--optimizer", "muon")
+    for n in nodes(muon, "MuonApply"):
+        work, scratch = int(meta(n, "workspace")), int(meta(n, "scratch"))
+        at = buffers(muon)[scratch]["offset"]
+        expect(tmp, "workspace and scratchpad of %s at one place" % n.name, muon, lambda p: set_buffer(p, work, offset=at), ["overlap"])
+
+
 def check_parts_between(tmp, plan):
     """A value over the part of a rank that is neither the first two nor the last: only that rank overwrites what it needs."""
     found = 0
@@ -524,6 +536,7 @@ def main():
         for plan in (sharded, replicated, state):
             check_memory(tmp, plan)
         check_locations(tmp, sharded)
+        check_workspaces(tmp, compile_plan(tmp, "mlp", "--ranks", "4", "--zero", "2", "--micro-batches", "8"))
         check_parts_between(tmp, compile_plan(tmp, "mlp", "--ranks", "8", "--zero", "1", "--micro-batches", "16", "--bucket-bytes", "4096"))
         small = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "3", "--micro-batches", "4", "--bucket-bytes", "4096")
         halves = compile_plan(tmp, "mlp", "--ranks", "2", "--zero", "1", "--micro-batches", "8", "--bucket-bytes", "4096")
