@@ -74,3 +74,49 @@ static Status clip_ref(const KernelContext *c) {
 const Op op_ClipScale = {
     .name = "ClipScale", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 2,
     .nondifferentiable = 3, .attrs = clip_attrs, .attrs_bytes = sizeof(ClipAttrs), .infer = clip_infer, .run_ref = clip_ref};
+
+// ---- ClipValue ----------------------------------------------------------------------------------------------------------------
+
+typedef struct ClipValueAttrs { const char *max; } ClipValueAttrs;
+static const AttrSpec clip_value_attrs[] = {
+    {"max", ATTR_STRING, offsetof(ClipValueAttrs, max), .required = true, .help = "no element stays further from 0, a decimal"},
+    {0},
+};
+
+static Status clip_value_infer(Node *node, Arena *arena) {
+  double max;
+  const Type *grad = &node->inputs[0]->type, *scale = &node->inputs[1]->type;
+  TRY(kernel_parse_decimal(node, "max", ((const ClipValueAttrs *)node->attrs)->max, 0, INFINITY, &max));
+  if (!dtype_is_float(grad->dtype) || scale->dtype != DTYPE_F64 || scale->rank) FAIL(MALFORMED, node->name, "it takes floats and a double scalar");
+  node->outputs[0]->type = *grad;
+  return STATUS_OK;
+}
+
+static Status clip_value_ref(const KernelContext *c) {
+  double max, scale = in_f(c, 1, 0);
+  bool wide = c->in[0].type->dtype == DTYPE_F64;
+  TRY(kernel_parse_decimal(c->node, "max", ((const ClipValueAttrs *)c->node->attrs)->max, 0, INFINITY, &max));
+  for (int64_t e = 0, n = in_elems(c, 0); e < n; e++) {
+    double g = in_f(c, 0, e);
+    g = wide ? g * scale : (double)((float)g * (float)scale);
+    out_f(c, 0, e, g > max ? max : g < -max ? -max : g);          // a NaN stays one
+  }
+  return STATUS_OK;
+}
+
+static Status clip_value_cpu(const KernelContext *c) {
+  double max;
+  TRY(kernel_parse_decimal(c->node, "max", ((const ClipValueAttrs *)c->node->attrs)->max, 0, INFINITY, &max));
+  float high = (float)max, scale = (float)in_f(c, 1, 0), *out = c->out[0].data;
+  const float *grad = c->in[0].data;
+  for (int64_t e = 0, n = in_elems(c, 0); e < n; e++) {
+    float g = grad[e] * scale;
+    out[e] = g > high ? high : g < -high ? -high : g;
+  }
+  return STATUS_OK;
+}
+
+const Op op_ClipValue = {
+    .name = "ClipValue", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 3,
+    .attrs = clip_value_attrs, .attrs_bytes = sizeof(ClipValueAttrs), .infer = clip_value_infer, .run_ref = clip_value_ref, .run_cpu = clip_value_cpu,
+    .cost = cost_arithmetic};

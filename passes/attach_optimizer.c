@@ -114,7 +114,7 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   Value *limbs = emit(&e, &op_SquaredNorm, norm_inputs, (int)n_grads + 1, NULL);
   char max_norm[DECIMAL_BYTES];
   Node *clip = emit_node(&e, &op_ClipScale, INPUTS(graph->inverse_count, limbs), 2, NULL,
-                         ATTRS(A_STRING("max_norm", o->clip_norm > 0 ? decimal_text(o->clip_norm, max_norm) : "")));
+                         ATTRS(A_STRING("max_norm", o->clip_norm > 0 && !(o->clip_value > 0) ? decimal_text(o->clip_norm, max_norm) : "")));
   TRY(e.status);
   graph->norm_report = clip->outputs[0];
   graph_claim_name(graph, graph->norm_report, "tessera.grad_norm");

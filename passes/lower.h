@@ -20,6 +20,7 @@ typedef struct BucketLower {
   bool released[2];
   Value **grads;                 // per parameter: gradient of one micro-batch
   int grads_left;                // not yet produced at this point of the walk
+  Value *clipped;                // the mean gradient clipped by value; NULL: it is not
   Value *grad;                   // what `update` starts from: sum over the rank's micro-batches (and over ranks with --reduce micro)
   const Node *update;            // the first parameter's Update; NULL: nothing trains here
 } BucketLower;
@@ -42,6 +43,7 @@ typedef struct Lower {
   const Value **grad_of;         // gradient leaf: its parameter
   Value **old_inputs;            // of the node being lowered
   bool *summed;                  // micro values that `update` reads and that are no gradients: the loss pair, running statistics; their sum is meant
+  Value *clip_scale;             // what optimizers multiply clipped gradients by; NULL: they are not
   bool updates_done;
 } Lower;
 
@@ -56,6 +58,9 @@ void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
 void lower_sum_micro(Lower *l, Value *v);
 void lower_reductions_update(Lower *l);
 void lower_update_node(Lower *l, Node *node);
+
+// Squared norm of all buckets' gradients, or of what clipping by value left of them, complete over the ranks.
+Value *lower_squared_norm(Lower *l, Value *scale, bool clipped, Cause cause);
 void lower_updates(Lower *l);         // of all buckets
 
 #endif

@@ -93,26 +93,26 @@ static Value *replaced(const Lower *l, Value *v) {
   return l->replaced[v->id] ? l->replaced[v->id] : v;
 }
 
-static void lower_norm(Lower *l, Node *old) {
+Value *lower_squared_norm(Lower *l, Value *scale, bool clipped, Cause cause) {
   Graph *g = l->graph;
   Value **inputs = ARENA_ARRAY(g->arena, Value *, g->n_buckets + 1);
   int n = 0;
-  inputs[n++] = old->inputs[0];
+  inputs[n++] = scale;
   bool flat = false;
   for (size_t b = 0; b < g->n_buckets; b++) {
-    if (!l->buckets[b].grad) continue;
-    flat |= l->buckets[b].grad->placement[0].kind == PLACED_FLAT;
-    inputs[n++] = l->buckets[b].grad;
+    Value *grad = clipped ? l->buckets[b].clipped : l->buckets[b].grad;
+    if (!grad) continue;
+    flat |= grad->placement[0].kind == PLACED_FLAT;
+    inputs[n++] = grad;
   }
-  l->emit.cause = old->cause;
+  l->emit.cause = cause;
   Value *limbs = emit(&l->emit, &op_SquaredNorm, inputs, n, NULL);
-  if (limbs && flat) limbs = lower_collective(l, &op_AllReduce, limbs, -1, "control", (Cause){0});
-  l->replaced[old->outputs[0]->id] = limbs;
+  return limbs && flat ? lower_collective(l, &op_AllReduce, limbs, -1, "control", (Cause){0}) : limbs;
 }
 
 void lower_update_node(Lower *l, Node *n) {
   if (n->op == &op_SquaredNorm) {
-    lower_norm(l, n);
+    l->replaced[n->outputs[0]->id] = lower_squared_norm(l, n->inputs[0], false, n->cause);
   } else if (n->op == &op_Update) {
     lower_updates(l);
   } else {

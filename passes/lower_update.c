@@ -201,7 +201,8 @@ static void lower_update(Lower *l, int b) {
   bool part = lb->updated_flat && !lb->stored_flat;        // whole parameters, updated in shards
   Value *lr = scaled_rate(l, given[3], group ? group->lr_scale : 1);
   l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
-  BucketUpdate u = {.lower = l, .index = b, .sharded = lb->updated_flat, .grad = lb->grad, .scale = given[2], .lr = lr, .step = given[4], .norm = g->norm_report};
+  BucketUpdate u = {.lower = l, .index = b, .sharded = lb->updated_flat, .grad = lb->clipped ? lb->clipped : lb->grad,
+                    .scale = l->clip_scale ? l->clip_scale : given[2], .lr = lr, .step = given[4], .norm = g->norm_report};
   u.param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
   if (l->emit.status) return;
   rule->emit(&u, &options);
@@ -211,9 +212,38 @@ static void lower_update(Lower *l, int b) {
   carry(&u, u.next, lb->param, "param");
 }
 
+// Clipped mean gradients of all buckets, their norm, and the factor that clips that. They lie beside the gradients themselves, which are read after the step.
+static void clip_by_value(Lower *l) {
+  Graph *g = l->graph;
+  char max[DECIMAL_BYTES], max_norm[DECIMAL_BYTES];
+  decimal_text(l->options->clip_value, max);
+  for (size_t b = 0; b < g->n_buckets && !l->emit.status; b++) {
+    BucketLower *lb = &l->buckets[b];
+    if (!lb->update) continue;
+    l->emit.cause = (Cause){.param = g->buckets[b].params[0], .pass = "insert_collectives"};
+    lb->clipped = lower_name(l, emit(&l->emit, &op_ClipValue, INPUTS(lb->grad, g->inverse_count), ATTRS(A_STRING("max", max))), "bucket.%d.%s", (int)b, "grad.clipped");
+    if (!lb->clipped) return;
+    lb->clipped->role = ROLE_GRAD;
+    lb->clipped->of = lb->grad->of;
+    lb->clipped->bucket = lb->grad->bucket;
+    lb->clipped->placement[0] = lb->grad->placement[0];
+  }
+  Value *one = emit_float(&l->emit, "tessera.one", DTYPE_F64, 1);
+  const Cause cause = {.pass = "insert_collectives"};
+  Value *limbs = lower_squared_norm(l, one, true, cause);
+  l->emit.cause = cause;
+  Node *clip = emit_node(&l->emit, &op_ClipScale, INPUTS(one, limbs), 2, NULL,
+                         ATTRS(A_STRING("max_norm", l->options->clip_norm > 0 ? decimal_text(l->options->clip_norm, max_norm) : "")));
+  if (!clip) return;
+  l->clip_scale = clip->outputs[1];
+  graph_claim_name(g, clip->outputs[0], "tessera.clipped_norm");
+  clip->outputs[0]->role = ROLE_CONTROL;          // the executor reads it after the step
+}
+
 void lower_updates(Lower *l) {
   if (l->updates_done) return;
   l->updates_done = true;
+  if (l->options->clip_value > 0) clip_by_value(l);
   for (size_t b = 0; b < l->graph->n_buckets && !l->emit.status; b++)
     if (l->buckets[b].update) lower_update(l, (int)b);
 }

@@ -29,6 +29,17 @@ static void emit_adam_step(BucketUpdate *u, const CompileOptions *o, bool decoup
 static void emit_adam(BucketUpdate *u, const CompileOptions *o) { emit_adam_step(u, o, false); }
 static void emit_adamw(BucketUpdate *u, const CompileOptions *o) { emit_adam_step(u, o, true); }
 
+static void emit_adam8_step(BucketUpdate *u, const CompileOptions *o, bool decoupled) {
+  Value *states[] = {update_state_of(u, "exp_avg_code", STATE_ELEMENTS, DTYPE_U8, 0), update_state_of(u, "exp_avg_absmax", STATE_BLOCKS, DTYPE_F32, 0),
+                     update_state_of(u, "exp_avg_sq_code", STATE_ELEMENTS, DTYPE_U8, 0), update_state_of(u, "exp_avg_sq_absmax", STATE_BLOCKS, DTYPE_F32, 0)};
+  update_step(u, &op_Adam8, states, sizeof states / sizeof *states,
+              ATTRS(A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay),
+                    A_INT("decoupled", decoupled)));
+}
+
+static void emit_adam8(BucketUpdate *u, const CompileOptions *o) { emit_adam8_step(u, o, false); }
+static void emit_adamw8(BucketUpdate *u, const CompileOptions *o) { emit_adam8_step(u, o, true); }
+
 static void emit_adagrad(BucketUpdate *u, const CompileOptions *o) {
   update_step(u, &op_Adagrad, INPUTS(update_state(u, "sum", o->initial_accumulator)),
               ATTRS(A_DECIMAL("lr_decay", o->lr_decay), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay)));
@@ -109,6 +120,8 @@ const OptimizerRule optimizer_rules[] = {
     {"sgd", emit_sgd, REACH_ELEMENT, READS_MOMENTUM | READS_DAMPENING | READS_NESTEROV, .eps = 1e-8},
     {"adam", emit_adam, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"adamw", emit_adamw, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
+    {"adam8", emit_adam8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
+    {"adamw8", emit_adamw8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
     {"adagrad", emit_adagrad, REACH_ELEMENT, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
     {"rmsprop", emit_rmsprop, REACH_ELEMENT, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
     {"lion", emit_lion, REACH_ELEMENT, READS_BETAS, .beta1 = 0.9, .beta2 = 0.99},

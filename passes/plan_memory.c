@@ -63,6 +63,7 @@ static void find_uses(Memory *m) {
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) keep_to_the_end(m, reports[i]);
   for (size_t i = 0; i < g->n_nodes; i++)
     if (g->nodes[i]->op->flags & OP_OPTIMIZER) keep_to_the_end(m, g->nodes[i]->inputs[1]);
+    else if (g->nodes[i]->op == &op_ClipValue) keep_to_the_end(m, g->nodes[i]->inputs[0]);
 }
 
 // ---- Buffers ------------------------------------------------------------------------------------------------------------------

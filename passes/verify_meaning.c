@@ -315,38 +315,63 @@ static void rule_mean(Meanings *m, const Node *node) {
   m->mean = node;
 }
 
-// The gradients of all buckets, each once, all whole or all shards.
+// What gradients are multiplied by for their norm: 1 / count, or 1 where they were on the way to being clipped by value.
+static void check_factor(Meanings *m, const Node *node, bool clipped) {
+  const Value *v = input(node, 0);
+  const Weight *one = clipped && v ? value_const(v) : NULL;
+  if (!clipped) meaning_expect(m, node, v, MEANS_INVERSE_COUNT, "inverse count");
+  else if (!one || type_elems(&one->type) != 1 || element_read(one->bytes, one->type.dtype, 0) != 1)
+    proof_defect(m->proof, "wrong_input", node, v, "step '%s' multiplies mean gradients again, by '%s'; clipped ones take 1", node->name, v ? v->name : "nothing");
+}
+
+// Complete gradients become means, whose elements are cut.
+static void rule_clip_value(Meanings *m, const Node *node) {
+  const Value *grad = input(node, 0);
+  meaning_expect(m, node, input(node, 1), MEANS_INVERSE_COUNT, "inverse count");
+  if (!meaning_expect(m, node, grad, MEANS_GRAD, "gradient")) return;
+  check_complete(m, node, grad);
+  Meaning meaning = m->of[grad->id];
+  if (meaning.clipped) proof_defect(m->proof, "wrong_input", node, grad, "step '%s' clips '%s', which is clipped already", node->name, grad->name);
+  meaning.clipped = true;
+  mean(m, output(node, 0), meaning);
+}
+
+// The gradients of all buckets, each once, all whole or all shards, all clipped by value or none.
 static void rule_norm(Meanings *m, const Node *node) {
   const Graph *g = m->graph;
   int *times = ARENA_ARRAY(m->proof->arena, int, g->n_buckets);
-  bool shard = false;
-  meaning_expect(m, node, input(node, 0), MEANS_INVERSE_COUNT, "inverse count");
+  const Value *first = input(node, 1);
+  Meaning of = first && m->of[first->id].kind == MEANS_GRAD ? m->of[first->id] : (Meaning){0};
+  check_factor(m, node, of.clipped);
   for (int i = 1; i < node->n_inputs; i++) {
     const Value *v = input(node, i);
     if (!meaning_expect(m, node, v, MEANS_GRAD, "gradient")) continue;
     check_complete(m, node, v);
     times[m->of[v->id].bucket]++;
-    if (i == 1) shard = m->of[v->id].shard;
-    else if (shard != m->of[v->id].shard)
+    if (of.shard != m->of[v->id].shard)
       proof_defect(m->proof, "norm", node, v, "step '%s' mixes whole gradients and shards: the sum over ranks counts the whole ones more than once",
                    node->name);
+    if (of.clipped != m->of[v->id].clipped)
+      proof_defect(m->proof, "norm", node, v, "step '%s' mixes gradients that are clipped and that are not", node->name);
   }
   for (size_t b = 0; b < g->n_buckets; b++)
     if (times[b] != (g->buckets[b].trainable ? 1 : 0))
       proof_defect(m->proof, "norm", node, m->buckets[b].param, "step '%s' takes the gradient of bucket %zu %d times", node->name, b, times[b]);
-  mean(m, output(node, 0), (Meaning){.kind = MEANS_LIMBS, .bucket = -1, .over_ranks = !shard, .over_micro = true});
+  mean(m, output(node, 0), (Meaning){.kind = MEANS_LIMBS, .bucket = -1, .over_ranks = !of.shard, .over_micro = true, .clipped = of.clipped});
+}
+
+static void rule_clip(Meanings *m, const Node *node) {
+  const Value *limbs = input(node, 1);
+  bool clipped = limbs && m->of[limbs->id].kind == MEANS_LIMBS && m->of[limbs->id].clipped;
+  check_factor(m, node, clipped);
+  if (meaning_expect(m, node, limbs, MEANS_LIMBS, "squared norm")) check_complete(m, node, limbs);
+  mean(m, output(node, 0), (Meaning){.kind = MEANS_NORM, .bucket = -1, .clipped = clipped});
+  mean(m, output(node, 1), (Meaning){.kind = MEANS_SCALE, .bucket = -1, .clipped = clipped});
+  if (!clipped) m->clip = node;
 }
 
 static void rule_rate(Meanings *m, const Node *node) {
   if (meaning_expect(m, node, input(node, 0), MEANS_LR, "learning rate")) mean(m, output(node, 0), (Meaning){.kind = MEANS_LR, .bucket = -1});
-}
-
-static void rule_clip(Meanings *m, const Node *node) {
-  meaning_expect(m, node, input(node, 0), MEANS_INVERSE_COUNT, "inverse count");
-  if (meaning_expect(m, node, input(node, 1), MEANS_LIMBS, "squared norm")) check_complete(m, node, input(node, 1));
-  mean(m, output(node, 0), (Meaning){.kind = MEANS_NORM, .bucket = -1});
-  mean(m, output(node, 1), (Meaning){.kind = MEANS_SCALE, .bucket = -1});
-  m->clip = node;
 }
 
 // ---- The walk -----------------------------------------------------------------------------------------------------------------
@@ -367,6 +392,7 @@ static const Rule rules[] = {
     {&op_LossMean, PHASE_UPDATE, PHASE_UPDATE, rule_mean},
     {&op_SquaredNorm, PHASE_UPDATE, PHASE_UPDATE, rule_norm},
     {&op_ClipScale, PHASE_UPDATE, PHASE_UPDATE, rule_clip},
+    {&op_ClipValue, PHASE_UPDATE, PHASE_UPDATE, rule_clip_value},
     {&op_RateScale, PHASE_UPDATE, PHASE_UPDATE, rule_rate},
     {&op_TensorNorms, PHASE_UPDATE, PHASE_UPDATE, meanings_tensor_norms},
     {&op_MuonApply, PHASE_UPDATE, PHASE_UPDATE, meanings_apply},

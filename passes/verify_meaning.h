@@ -30,6 +30,7 @@ typedef struct Meaning {
   int32_t bucket;      // PARAM, VIEW, GRAD, STATE; else -1
   int32_t slot;        // VIEW: which parameter of the bucket
   bool shard;          // PARAM, GRAD, STATE, DIRECTION: the rank's shard of the bucket; false: all of it
+  bool clipped;        // GRAD, LIMBS, NORM, SCALE: of mean gradients clipped by value
   bool updated;        // PARAM, STATE: what the optimizer step makes of it; STATISTICS: the mean, of all micro-batches of a step
   bool over_ranks;     // GRAD, PAIR, LIMBS, TENSOR_LIMBS, STATISTICS: summed over the ranks
   bool over_micro;     // GRAD, PAIR, STATISTICS: summed over the rank's micro-batches

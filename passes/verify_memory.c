@@ -325,6 +325,7 @@ static void read_results(Memory *m) {
     if (reports[i]) check_holds(m, reports[i]->producer, reports[i]);
   for (size_t i = 0; i < g->n_nodes; i++)
     if ((g->nodes[i]->op->flags & OP_OPTIMIZER) && g->nodes[i]->n_inputs > 1 && g->nodes[i]->inputs[1]) check_holds(m, g->nodes[i], g->nodes[i]->inputs[1]);
+    else if (g->nodes[i]->op == &op_ClipValue && g->nodes[i]->inputs[0]) check_holds(m, g->nodes[i], g->nodes[i]->inputs[0]);
 }
 
 static void walk(Proof *proof, int rank, bool all_parts, bool *told) {

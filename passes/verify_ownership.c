@@ -71,7 +71,10 @@ void meanings_check_optimizer(Meanings *m, const Node *node) {
                  node->id);
   bucket->optimizer = node;
   check_gradient(m, node, node->inputs[IN_GRAD], meaning);
-  meaning_expect(m, node, node->inputs[IN_SCALE], MEANS_SCALE, "scale");
+  const Value *grad = node->inputs[IN_GRAD], *scale = node->inputs[IN_SCALE];
+  if (meaning_expect(m, node, scale, MEANS_SCALE, "scale") && grad && m->of[grad->id].clipped != m->of[scale->id].clipped)
+    proof_defect(m->proof, "wrong_input", node, scale, "step '%s' multiplies gradients that are %sclipped by value by the factor of those that are %s", node->name,
+                 m->of[grad->id].clipped ? "" : "not ", m->of[grad->id].clipped ? "not" : "clipped");
   meaning_expect(m, node, node->inputs[IN_LR], MEANS_LR, "learning rate");
   meaning_expect(m, node, node->inputs[IN_T], MEANS_STEP, "step number");
   bool factored = node->op == &op_AdafactorDirection && attr_int(node, "factored");          // takes more than states
@@ -127,7 +130,10 @@ static void check_labels(Meanings *m, int32_t b) {
     if (node->inputs[i] && m->of[node->inputs[i]->id].kind == MEANS_STATE)
       meanings_check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
   const Value *grad = node ? node->inputs[IN_GRAD] : NULL;
-  if (grad && m->of[grad->id].kind == MEANS_GRAD) meanings_check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, "grad");
+  if (!grad || m->of[grad->id].kind != MEANS_GRAD) return;
+  bool clipped = m->of[grad->id].clipped;
+  meanings_check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, clipped ? "grad.clipped" : "grad");
+  if (clipped) meanings_check_label(m, grad->producer->inputs[0], ROLE_GRAD, b, m->of[grad->id].shard, "grad");
 }
 
 static void check_report(Meanings *m, const Value *v, MeaningKind kind, const char *what) {
@@ -173,5 +179,9 @@ void proof_ownership(Proof *proof) {
   for (size_t b = 0; b < g->n_buckets; b++) check_bucket(&m, b);
   check_report(&m, g->loss_report, MEANS_LOSS, "loss");
   check_report(&m, g->norm_report, MEANS_NORM, "norm");
+  const Value *clipped = graph_find_value(g, "tessera.clipped_norm");
+  if (clipped && clipped->role == ROLE_CONTROL) check_report(&m, clipped, MEANS_NORM, "norm after clipping by value");
+  if (g->norm_report && m.of[g->norm_report->id].clipped)
+    proof_defect(proof, "report", g->norm_report->producer, g->norm_report, "the plan reports the norm after clipping as the one before");
   check_report(&m, g->inverse_count, MEANS_INVERSE_COUNT, "inverse count");
 }

@@ -334,7 +334,8 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
 }
 
 static Status find_max_norm(Executor *e) {
-  const Node *clip = e->graph->norm_report ? e->graph->norm_report->producer : NULL;
+  const Value *by_value = graph_find_value(e->graph, "tessera.clipped_norm"), *norm = by_value && by_value->role == ROLE_CONTROL ? by_value : e->graph->norm_report;
+  const Node *clip = norm ? norm->producer : NULL;
   e->max_norm = INFINITY;
   if (!clip || clip->op != &op_ClipScale || !*attr_string(clip, "max_norm")) return NULL;
   return kernel_parse_decimal(clip, "max_norm", attr_string(clip, "max_norm"), 0, INFINITY, &e->max_norm);
@@ -417,8 +418,8 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
                          .lr = learning_rate(e, e->next_step)};
-    double factor = e->max_norm / (result.grad_norm + 1e-6);          // as ClipScale has it
-    result.clipped_norm = factor < 1 ? result.grad_norm * factor : result.grad_norm;
+    double norm = first->clipped ? *first->clipped : result.grad_norm, factor = e->max_norm / (norm + 1e-6);          // as ClipScale has it
+    result.clipped_norm = factor < 1 ? norm * factor : norm;
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);
     if (!isfinite(result.loss))

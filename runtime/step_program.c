@@ -105,6 +105,8 @@ Status step_program_check(const Graph *graph) {
   }
   TRY(check_report(graph->loss_report, "loss"));
   TRY(check_report(graph->norm_report, "norm"));
+  const Value *clipped = graph_find_value(graph, "tessera.clipped_norm");
+  if (clipped && clipped->role == ROLE_CONTROL) TRY(check_report(clipped, "clipped norm"));
   for (size_t i = 0; i < graph->n_nodes; i++) TRY(check_node(graph, graph->nodes[i]));
   return check_queues(graph);
 }
@@ -245,6 +247,7 @@ void step_program_place(StepProgram *program, const Graph *graph, int rank, cons
   program->micro = control(&place, "tessera.micro");
   program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;
   program->norm = graph->norm_report ? address(&place, graph->norm_report) : NULL;
+  program->clipped = control(&place, "tessera.clipped_norm");
 }
 
 Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {

@@ -34,7 +34,7 @@ typedef struct StepProgram {
   size_t n_inputs;
   double *lr;                                    // control scalars; NULL: the plan has no use for it
   int64_t *step, *micro;
-  const double *loss, *norm;                     // reports; may be NULL
+  const double *loss, *norm, *clipped;           // reports; may be NULL. clipped: norm of gradients that were clipped by value
 } StepProgram;
 
 // Where a value lies for a rank. The plan has passed step_program_check.

@@ -106,6 +106,15 @@ def check_norms(tmp):
         check(r["grad_norms"] == [5.0], "stage %d: norm %s of shards of norms 3 and 4" % (zero, r["grad_norms"]))
         check(abs(r["clipped_grad_norms"][0] - 5 * scale) < 1e-12, "stage %d: clipped norm %s" % (zero, r["clipped_grad_norms"]))
         check(np.allclose(w[[5, 1500, 6]], [1 - 3 * scale, 1 - 4 * scale, 1], atol=1e-6), "stage %d: clipped step: %s" % (zero, w[[5, 1500, 6]]))
+    for ranks, zero in ((1, 0), (2, 0), (2, 1), (2, 2), (2, 3)):      # 3 and 4 are cut to 3.5 each at most, then the norm to 2.3
+        grads = os.path.join(tmp, "g.safetensors")
+        r = run(tmp, path, {"x.0": x, "x.1": x}, "--optimizer", "sgd", "--lr", 1, "--clip-value", 3.5, "--clip-norm", 2.3, "--ranks", ranks, "--micro-batches", 2, "--zero", zero, "--steps", 1,
+                "--save", os.path.join(tmp, "s"), "--dump-grads", grads)
+        w, norm = weights(os.path.join(tmp, "s"))["w"], np.sqrt(9 + 3.5 ** 2)
+        scale = 2.3 / (norm + 1e-6)
+        check(r["grad_norms"] == [5.0] and abs(r["clipped_grad_norms"][0] - norm * scale) < 1e-6, "clipped by value: norms %s, %s" % (r["grad_norms"], r["clipped_grad_norms"]))
+        check(np.allclose(w[[5, 1500, 6]], [1 - 3 * scale, 1 - 3.5 * scale, 1], atol=1e-6), "clipped by value: %s" % w[[5, 1500, 6]])
+        check(load_file(grads)["w"][1500] == 4, "--dump-grads: gradients are those before clipping")
     names = ["w%02d" % i for i in range(70)]
     nodes = [helper.make_node("Mul", ["x", v], ["m" + v], name="mul" + v) for v in names] + [helper.make_node("Sum", ["m" + v for v in names], ["all"], name="all"),
                                                                                             helper.make_node("ReduceSum", ["all"], ["loss"], keepdims=0, name="sum")]

@@ -58,12 +58,39 @@ def check_steps(tmp, plan, optimizer):
                                                                   set_attribute(by_name(p, n), "columns", attribute(n, "rows"))), ["wrong_parameter"])
 
 
+def check_around(tmp, plan):
+    """Clipping by value, the average, states of 8 bits."""
+    for n in nodes(plan, "ClipValue"):
+        expect(tmp, "%s at the rate of nothing" % n.name, plan, lambda p: take(p, n, 1, "tessera.lr"), ["wrong_input"])
+        for reader in nodes(plan, "Adam8"):
+            if reader.input[1] == n.output[0]:
+                expect(tmp, "%s takes gradients that are not clipped" % reader.name, plan, lambda p: take(p, reader, 1, n.input[0]), ["wrong_input", "label"])
+                expect(tmp, "%s takes the factor of gradients that are not clipped" % reader.name, plan, lambda p: take(p, reader, 2, "tessera.grad_scale"), ["wrong_input"])
+                expect(tmp, "%s: scales exchanged" % reader.name, plan, lambda p: by_name(p, reader).input.__setitem__(slice(6, 9), [reader.input[8], reader.input[7], reader.input[6]]),
+                       ["wrong_state"])
+    for n in nodes(plan, "SquaredNorm"):
+        expect(tmp, "%s multiplies by another factor" % n.name, plan, lambda p: take(p, n, 0, "tessera.lr"), ["wrong_input"])
+    for n in nodes(plan, "Ema"):
+        old = alike(plan, n.input[0], [x.output[0] for x in nodes(plan, "Load")], n)
+        if old:
+            expect(tmp, "%s towards the old parameters" % n.name, plan, lambda p: take(p, n, 0, old), ["wrong_input"])
+        other = alike(plan, n.input[0], [x.input[0] for x in nodes(plan, "Ema") if x.name != n.name], n)
+        if other:
+            expect(tmp, "%s towards another bucket" % n.name, plan, lambda p: take(p, n, 0, other), ["wrong_input"])
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         check_valid(tmp)
         for optimizer in LAST:
             for zero in ("1", "3"):
                 check_steps(tmp, compile_plan(tmp, "gpt_merged", "--optimizer", optimizer, "--ranks", "2", "--zero", zero, "--bucket-bytes", "16384"), optimizer)
+        for zero in ("0", "2"):
+            plan = compile_plan(tmp, "gpt_merged", "--optimizer", "adamw8", "--clip-value", "0.1", "--clip-norm", "1", "--ema", "0.9", "--ranks", "2", "--zero", zero,
+                                "--bucket-bytes", "16384")
+            code, result = verify(tmp, plan)
+            check(code == 0 and result["ok"], "clipped by value, stage %s: %s" % (zero, result["defects"][:2]))
+            check_around(tmp, plan)
     print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
     sys.exit(1 if failures else 0)
 
