@@ -15,7 +15,7 @@
     _Static_assert(sizeof names / sizeof names[0] == count, "one name per enumerator");    \
     return (unsigned)i < count ? names[i] : "?";                                           \
   }
-NAMES(role_name, Role, ROLE_COUNT, "activation", "input", "control", "param", "grad", "state", "partial", "master", "const", "buffer")
+NAMES(role_name, Role, ROLE_COUNT, "activation", "input", "control", "param", "grad", "state", "partial", "narrow", "const", "buffer")
 NAMES(phase_name, Phase, PHASE_COUNT, "init", "micro", "update")
 NAMES(tier_name, Tier, TIER_COUNT, "device", "host", "nvme")
 NAMES(layout_name, Layout, LAYOUT_COUNT, "plain")

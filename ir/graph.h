@@ -28,7 +28,7 @@ typedef enum Role {
   ROLE_GRAD,         // a gradient of `of`, or a bucket of them
   ROLE_STATE,        // optimizer state of `of`; lives from step to step
   ROLE_PARTIAL,      // partial sums of TreeAccumulate; live from micro-batch to micro-batch
-  ROLE_MASTER,       // f32 master copy of a parameter kept in a narrower type
+  ROLE_NARROW,       // 16-bit copy of parameters, which the model computes with; the parameters themselves are f32
   ROLE_CONST,        // a constant of the model, or a buffer that nothing updates
   ROLE_BUFFER,       // running statistics: the mean of what all micro-batches of a step make of them; equal on all ranks
   ROLE_COUNT
@@ -62,8 +62,8 @@ typedef enum Scope { SCOPE_RANK, SCOPE_PROCESS, SCOPE_COUNT } Scope;
 typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;    // docs/design.md says what holds between them
 typedef enum Reduce { REDUCE_MICRO, REDUCE_STEP, REDUCE_COUNT } Reduce;
 
-// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, the queue IO, and ROLE_MASTER. They are written, read
-// and checked; no pass produces them, and the runtime refuses what it cannot honour.
+// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, the queue IO. They are written, read and checked; no
+// pass produces them, and the runtime refuses what it cannot honour.
 
 // What a buffer's bytes are counted as.
 typedef enum Category {
@@ -118,7 +118,7 @@ struct Value {
   Node *producer;              // NULL for inputs, control values, carried values and initializers
   int output_index;            // of producer
   const Weight *weight;        // PARAM, CONST, BUFFER, STATE: initial bytes, of the same shape; NULL when there are none
-  Value *of;                   // GRAD, STATE, MASTER: the parameter it belongs to
+  Value *of;                   // GRAD, STATE, NARROW: the parameter it belongs to
   Value *carry;                // this value becomes `carry` for the next step (update) or micro-batch (micro); NULL: it does not
   int32_t bucket;              // bucket that it is the flat form of (whole or shard); -1: none
   const char *state_name;      // STATE: "exp_avg", ... as checkpoints name it
@@ -162,7 +162,8 @@ struct Node {
 // Parameters (or their gradients and states) side by side in one flat vector. Each starts on a chunk; shards are whole chunks.
 enum { CHUNK_ELEMS = 1024 };
 typedef struct Bucket {
-  Dtype dtype;
+  Dtype dtype;                 // of the parameters and of what updates them
+  Dtype compute;               // of what the model computes with, and of its gradients: a 16-bit copy (ROLE_NARROW) where it is not dtype
   bool trainable;
   const char *group;           // the --group that its parameters belong to, as it was said; NULL: none
   const char **params;         // names, canonical order

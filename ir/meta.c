@@ -183,7 +183,8 @@ static void put_recipe(Pairs *p, const Recipe *recipe) {
 
 static const char *bucket_text(const Bucket *b, Arena *arena) {
   const char *group = b->group ? arena_printf(arena, "\"group\": %s, ", meta_quote(arena, b->group)) : "";
-  char *text = arena_printf(arena, "{\"dtype\": \"%s\", %s%s\"elems\": %" PRId64 ", \"shard_elems\": %" PRId64 ", \"params\": [", dtype_name(b->dtype),
+  const char *compute = b->compute != b->dtype ? arena_printf(arena, "\"compute\": \"%s\", ", dtype_name(b->compute)) : "";
+  char *text = arena_printf(arena, "{\"dtype\": \"%s\", %s%s%s\"elems\": %" PRId64 ", \"shard_elems\": %" PRId64 ", \"params\": [", dtype_name(b->dtype), compute,
                             b->trainable ? "" : "\"frozen\": true, ", group, b->elems, b->shard_elems);
   // Appending to one buffer keeps the text of large buckets linear.
   size_t used = strlen(text), capacity = used + 1;
@@ -491,10 +492,10 @@ static Status json_enum(const json_t *object, const char *of, const char *key, E
   return read_enum(NULL, of, s, names, count, out);
 }
 
-static Status json_dtype(const json_t *object, const char *of, Dtype *out) {
-  const char *s = json_string_value(json_object_get(object, "dtype"));
+static Status json_dtype(const json_t *object, const char *of, const char *name, Dtype *out) {
+  const char *s = json_string_value(json_object_get(object, name));
   *out = s ? dtype_from_name(s) : DTYPE_NONE;
-  if (*out == DTYPE_NONE) FAIL(MALFORMED, NULL, "metadata %s: \"dtype\" is no element type", of);
+  if (*out == DTYPE_NONE) FAIL(MALFORMED, NULL, "metadata %s: \"%s\" is no element type", of, name);
   return STATUS_OK;
 }
 
@@ -513,7 +514,7 @@ static Status read_bucket_param(Graph *g, const char *key, const json_t *json, B
     b->types[i].dims[k] = json_integer_value(dim);
   }
   b->types[i].dtype = b->dtype;
-  if (json_object_get(json, "dtype")) TRY(json_dtype(json, key, &b->types[i].dtype));
+  if (json_object_get(json, "dtype")) TRY(json_dtype(json, key, "dtype", &b->types[i].dtype));
   TRY(type_check(&b->types[i], b->params[i]));
   if (b->starts[i] > b->elems || type_elems(&b->types[i]) > b->elems - b->starts[i])
     FAIL(MALFORMED, NULL, "metadata %s: parameter '%s' ends behind the bucket's %" PRId64 " elements", key, b->params[i], b->elems);
@@ -523,7 +524,9 @@ static Status read_bucket_param(Graph *g, const char *key, const json_t *json, B
 static Status read_bucket(MetaReader *r, const char *key, const json_t *json) {
   Graph *g = r->graph;
   Bucket b = {.trainable = !json_is_true(json_object_get(json, "frozen"))};
-  TRY(json_dtype(json, key, &b.dtype));
+  TRY(json_dtype(json, key, "dtype", &b.dtype));
+  b.compute = b.dtype;
+  if (json_object_get(json, "compute")) TRY(json_dtype(json, key, "compute", &b.compute));
   if (json_object_get(json, "group")) TRY(json_text(g->arena, json, key, "group", &b.group));
   TRY(json_int(json, key, "elems", 0, ELEMS_MAX, &b.elems));
   TRY(json_int(json, key, "shard_elems", 0, b.elems, &b.shard_elems));

@@ -140,6 +140,7 @@ enum {
   OP_ELEMENTWISE = 1 << 4,      // output element i depends on element i of the (broadcast) inputs only
   OP_COMMUTATIVE = 1 << 5,
   OP_DIRECTION = 1 << 7,        // an OP_OPTIMIZER that makes a direction, for a later step to take, in place of the new parameters
+  OP_READS_HALVES = 1 << 8,     // run_cpu takes f16 and bf16 operands as they are (others get widened copies)
   OP_SUMS_RANKS = 1 << 6,       // a collective whose result is a sum over ranks: it has an accumulator
 };
 #define VARIADIC 127
@@ -159,7 +160,7 @@ struct Op {
   Status (*infer)(Node *node, Arena *arena);
   Status (*grad)(Grad *grad);                              // NULL: no gradient (float outputs: UNSUPPORTED by name)
   Status (*run_ref)(const KernelContext *context);         // plain loops in f64: the specification. f32 operands widened, rounded once
-  Status (*run_cpu)(const KernelContext *context);         // fast; NULL: run_ref. Only called when every float tensor is f32
+  Status (*run_cpu)(const KernelContext *context);         // fast; NULL: run_ref. Only called when every float tensor is f32 (or OP_READS_HALVES)
   Status (*prepare)(KernelPrepare *prepare);               // optional: makes primitives once, before the step loop
   Status (*workspace)(KernelPrepare *prepare);             // optional: says how many bytes run_cpu needs (kernel.h)
   bool (*alias)(const Node *node, int output, int input, Alias *out);   // optional; false: no relation between the two

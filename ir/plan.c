@@ -22,8 +22,8 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
     int64_t bytes = n->op->sent_bytes(n);
     LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = has_own_kind(kind) ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
                      .times = n->phase == PHASE_MICRO ? program->recipe.micro_per_rank : 1,
-                     .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->outputs[0]->type.dtype,
-                     .accumulator = n->op->flags & OP_SUMS_RANKS ? n->outputs[0]->type.dtype : DTYPE_NONE,
+                     .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->inputs[0]->type.dtype,
+                     .accumulator = n->op->flags & OP_SUMS_RANKS ? dtype_of_sums(n->inputs[0]->type.dtype) : DTYPE_NONE,
                      .bucket = (int32_t)attr_int(n, "bucket"), .cause = n->cause};
     ARENA_PUSH(arena, entries, n_entries, capacity, e);
   }
@@ -51,9 +51,17 @@ static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
   for (size_t i = 0; i < g->n_savings; i++) p->saved_bytes = bytes_add(p->saved_bytes, g->savings[i].bytes);
   int ranks = g->mesh.n_axes ? g->mesh.axes[0].size : 1;
   int64_t k = g->recipe.micro_per_rank, reductions = g->recipe.reduce == REDUCE_MICRO ? k : 1;
-  for (size_t b = 0; b < g->n_buckets; b++)
-    if (g->buckets[b].trainable) p->padded_param_bytes = bytes_add(p->padded_param_bytes, bytes_times(g->buckets[b].elems, dtype_bytes(g->buckets[b].dtype)));
-  p->formula_bytes = bytes_times(p->padded_param_bytes / ranks * (ranks - 1), reductions + (g->recipe.zero == 3 ? 2 * k : 1));
+  int64_t grad_bytes = 0;        // partial sums over micro-batches travel in their own type
+  for (size_t b = 0; b < g->n_buckets; b++) {
+    const Bucket *bucket = &g->buckets[b];
+    Dtype grad = g->recipe.reduce == REDUCE_STEP && k > 1 ? dtype_of_sums(bucket->compute) : bucket->compute;
+    if (!bucket->trainable) continue;
+    p->padded_param_bytes = bytes_add(p->padded_param_bytes, bytes_times(bucket->elems, dtype_bytes(bucket->compute)));
+    grad_bytes = bytes_add(grad_bytes, bytes_times(bucket->elems, dtype_bytes(grad)));
+  }
+  int64_t second_bytes = g->recipe.zero == 0 && g->recipe.reduce == REDUCE_STEP ? grad_bytes : p->padded_param_bytes;     // an all-reduce gives back what it takes
+  p->formula_bytes = bytes_add(bytes_times(grad_bytes / ranks * (ranks - 1), reductions),
+                               bytes_times(second_bytes / ranks * (ranks - 1), g->recipe.zero == 3 ? 2 * k : 1));
 }
 
 // Categories at the step where most transient bytes are live; what remains of the arena is padding (alignment and fragmentation).
@@ -127,7 +135,7 @@ static Status compare_buckets(const Graph *a, const Graph *b) {
   if (a->n_buckets != b->n_buckets) FAIL(UNSUPPORTED, NULL, "another variant has %zu buckets, this one %zu", a->n_buckets, b->n_buckets);
   for (size_t i = 0; i < a->n_buckets; i++) {
     const Bucket *x = &a->buckets[i], *y = &b->buckets[i];
-    bool same = x->dtype == y->dtype && x->n_params == y->n_params && x->elems == y->elems && x->shard_elems == y->shard_elems;
+    bool same = x->dtype == y->dtype && x->compute == y->compute && x->n_params == y->n_params && x->elems == y->elems && x->shard_elems == y->shard_elems;
     for (int k = 0; same && k < x->n_params; k++) same = same_text(x->params[k], y->params[k]) && x->starts[k] == y->starts[k];
     if (!same) FAIL(UNSUPPORTED, NULL, "bucket %zu holds other parameters than in another variant", i);
   }

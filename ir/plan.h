@@ -73,8 +73,8 @@ typedef struct PlanBytes {
   int64_t sent_bytes;          // logical, per rank and step, control and frozen included
   int64_t copied_bytes;
   int64_t saved_bytes;         // below the formula
-  int64_t formula_bytes;       // (N-1)/N psi (r + 1), or (r + 2k) at stage 3
-  int64_t padded_param_bytes;  // psi: trainable parameters, padded
+  int64_t formula_bytes;       // (N-1)/N psi (r + 1), or (r + 2k) at stage 3; sums over micro-batches of 16-bit gradients count in f32
+  int64_t padded_param_bytes;  // psi: trainable parameters as the model computes with them, padded
   int64_t rank_arena_bytes, process_arena_bytes;        // device tier, whole pages
   int64_t peak_bytes;          // per process: ranks_per_process * rank arena + process arena
   int64_t peak_by_category[CATEGORY_COUNT];             // per process; sums to peak_bytes

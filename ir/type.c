@@ -27,6 +27,8 @@ Dtype dtype_from_name(const char *name) {
   return DTYPE_NONE;
 }
 
+Dtype dtype_of_sums(Dtype dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? DTYPE_F32 : dtype; }
+
 int64_t dtype_bytes(Dtype dtype) {
   switch (dtype) {
 #define DTYPE(id, number, text, size, class) \

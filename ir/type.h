@@ -27,6 +27,7 @@ typedef struct Type {
 bool dtype_known(int number);                          // is it one of dtype.def?
 const char *dtype_name(Dtype dtype);                   // "float", "int64"; "undefined" for NONE
 Dtype dtype_from_name(const char *name);               // DTYPE_NONE when unknown
+Dtype dtype_of_sums(Dtype dtype);                      // what sums of it are added up in: f32 for the 16-bit floats, else itself
 int64_t dtype_bytes(Dtype dtype);                      // 0 for NONE
 DtypeClass dtype_class(Dtype dtype);
 static inline bool dtype_is_float(Dtype d) { return d == DTYPE_F32 || d == DTYPE_F64 || d == DTYPE_F16 || d == DTYPE_BF16; }

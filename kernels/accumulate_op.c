@@ -27,12 +27,14 @@ static Status tree_infer(Node *node, Arena *arena) {
   if (!node->outputs[0]) FAIL(MALFORMED, node->name, "the output sum is missing");
   const Type *x = &node->inputs[0]->type, *micro = &node->inputs[1]->type;
   if (!dtype_is_float(x->dtype)) FAIL(MALFORMED, node->name, "x is %s; only floats are accumulated", dtype_name(x->dtype));
+  Type sum = *x;
+  sum.dtype = dtype_of_sums(x->dtype);
   if (micro->dtype != DTYPE_I64 || micro->rank) FAIL(MALFORMED, node->name, "micro must be an int64 scalar");
   for (int l = 0; l < levels; l++)
-    if (!node->inputs[2 + l] || !type_equal(&node->inputs[2 + l]->type, x))
-      FAIL(MALFORMED, node->name, "partial %d must have the type of x", l);
+    if (!node->inputs[2 + l] || !type_equal(&node->inputs[2 + l]->type, &sum))
+      FAIL(MALFORMED, node->name, "partial %d must have the shape of x and the type of its sums, %s", l, dtype_name(sum.dtype));
   for (int o = 0; o <= levels; o++)
-    if (node->outputs[o]) node->outputs[o]->type = *x;
+    if (node->outputs[o]) node->outputs[o]->type = sum;
   return NULL;
 }
 
@@ -66,7 +68,7 @@ static Status tree_ref(const KernelContext *c) {
   TreeMove move = tree_move(micro, ((const TreeAttrs *)c->node->attrs)->count);
   int levels = c->n_in - 2;
   tree_carry(c);
-  Dtype dtype = c->in[0].type->dtype;
+  Dtype dtype = c->out[0].type->dtype;
   for (int64_t e = 0, n = in_elems(c, 0); e < n; e++) {
     out_f(c, 0, e, in_f(c, 0, e));
     for (int l = 0; l < levels; l++)   // each sum is rounded to the dtype: the tree's nodes are values of that type
@@ -83,12 +85,12 @@ static Status tree_cpu(const KernelContext *c) {
   TRY(tree_check(c, &micro));
   TreeMove move = tree_move(micro, ((const TreeAttrs *)c->node->attrs)->count);
   tree_carry(c);
-  const float *x = c->in[0].data;
   float *sum = c->out[0].data;
   float *store = move.store >= 0 && has_output(c, 1 + move.store) ? c->out[1 + move.store].data : NULL;
   for (int64_t at = 0, n = in_elems(c, 0); at < n; at += TREE_BLOCK_ELEMS) {
     int64_t m = n - at < TREE_BLOCK_ELEMS ? n - at : TREE_BLOCK_ELEMS;
-    const float *acc = x + at;
+    float wide[TREE_BLOCK_ELEMS];
+    const float *acc = loops_wide(c->loops, c->in[0].data, c->in[0].type->dtype, at, m, wide);
     for (int l = 0; l < c->n_in - 2; l++)
       if (move.adds >> l & 1) {
         c->loops->add(sum + at, (const float *)c->in[2 + l].data + at, acc, m);
@@ -101,7 +103,8 @@ static Status tree_cpu(const KernelContext *c) {
 }
 
 static bool tree_alias(const Node *node, int output, int input, Alias *out) {
-  if (output == 0 && input == 0) *out = (Alias){.kind = ALIAS_INPLACE, .input = 0};
+  if (output == 0 && input == 0 && dtype_of_sums(node->inputs[0]->type.dtype) == node->inputs[0]->type.dtype)
+    *out = (Alias){.kind = ALIAS_INPLACE, .input = 0};
   else if (output > 0 && input == output + 1) *out = (Alias){.kind = ALIAS_UPDATE, .input = input};
   else return false;
   return true;
@@ -109,7 +112,7 @@ static bool tree_alias(const Node *node, int output, int input, Alias *out) {
 
 const Op op_TreeAccumulate = {
     .name = "TreeAccumulate", .domain = "tessera", .min_inputs = 2, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = VARIADIC,
-    .nondifferentiable = 1 << 1, .attrs = tree_attrs, .attrs_bytes = sizeof(TreeAttrs), .infer = tree_infer,
+    .flags = OP_READS_HALVES, .nondifferentiable = 1 << 1, .attrs = tree_attrs, .attrs_bytes = sizeof(TreeAttrs), .infer = tree_infer,
     .run_ref = tree_ref, .run_cpu = tree_cpu, .alias = tree_alias};
 
 // ---- LossPair, LossMean -------------------------------------------------------------------------------------------------------

@@ -6,12 +6,20 @@
 #include "ops.h"
 
 typedef struct CollectiveAttrs { int64_t axis, parts, bucket; const char *kind; } CollectiveAttrs;
+// Every row's struct begins with CollectiveAttrs.
 #define COLLECTIVE_ATTRS                                                                                                                        \
   {"axis", ATTR_INT, offsetof(CollectiveAttrs, axis), .min = 0, .max = MESH_AXES_MAX - 1, .help = "mesh axis"},                                 \
   {"parts", ATTR_INT, offsetof(CollectiveAttrs, parts), .required = true, .min = 1, .max = MESH_RANKS_MAX, .help = "ranks on the axis"},              \
   {"bucket", ATTR_INT, offsetof(CollectiveAttrs, bucket), .default_int = -1, .min = -1, .max = INT32_MAX, .help = "bucket; -1: none"},           \
   {"kind", ATTR_STRING, offsetof(CollectiveAttrs, kind), .required = true, .help = "param, grad, frozen, control or optimizer: how the bytes are counted"}
 static const AttrSpec collective_attrs[] = {COLLECTIVE_ATTRS, {0}};
+
+typedef struct ScatterAttrs { CollectiveAttrs common; int64_t sums; } ScatterAttrs;
+static const AttrSpec scatter_attrs[] = {
+    COLLECTIVE_ATTRS,
+    {"sums", ATTR_INT, offsetof(ScatterAttrs, sums), .min = 0, .max = 1, .help = "1: the result has the type that 16-bit floats are added in; more is added to it"},
+    {0},
+};
 
 static Status collective_check(const Node *node) {
   const char *kind = ((const CollectiveAttrs *)node->attrs)->kind;
@@ -72,32 +80,34 @@ static Status reduce_scatter_infer(Node *node, Arena *arena) {
   int64_t parts = ((const CollectiveAttrs *)node->attrs)->parts;
   TRY(collective_check(node));
   TRY(flat_check(node, parts));
-  node->outputs[0]->type = type_vector(node->inputs[0]->type.dtype, node->inputs[0]->type.dims[0] / parts);
+  Dtype dtype = node->inputs[0]->type.dtype;
+  if (((const ScatterAttrs *)node->attrs)->sums) dtype = dtype_of_sums(dtype);
+  node->outputs[0]->type = type_vector(dtype, node->inputs[0]->type.dims[0] / parts);
   return NULL;
 }
 
 static Status reduce_scatter_ref(const KernelContext *c) {
   TRY(endpoint_check(c));
-  if (!c->comm) {
-    copy_unless_same(c->out[0].data, c->in[0].data, type_bytes(c->out[0].type));
-    return NULL;
-  }
-  int axis = (int)((const CollectiveAttrs *)c->node->attrs)->axis;
-  return c->comm->ops->reduce_scatter(c->comm, axis, c->in[0].data, c->out[0].data, out_elems(c, 0), c->out[0].type->dtype);
+  const ScatterAttrs *a = c->node->attrs;
+  Dtype dtype = c->in[0].type->dtype;
+  if (c->comm) return c->comm->ops->reduce_scatter(c->comm, (int)a->common.axis, c->in[0].data, c->out[0].data, out_elems(c, 0), dtype, a->sums);
+  if (dtype == c->out[0].type->dtype) copy_unless_same(c->out[0].data, c->in[0].data, type_bytes(c->out[0].type));
+  else elements_convert(c->out[0].data, c->out[0].type->dtype, c->in[0].data, dtype, out_elems(c, 0));
+  return NULL;
 }
 
 // The part may lie inside the input at the rank's own place.
 static bool reduce_scatter_alias(const Node *node, int output, int input, Alias *out) {
-  if (output || input) return false;
+  if (output || input || node->inputs[0]->type.dtype != node->outputs[0]->type.dtype) return false;
   *out = (Alias){.kind = ALIAS_INPLACE, .input = 0, .rank_relative = true};
   return true;
 }
 
-static int64_t reduce_scatter_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->outputs[0])); }
+static int64_t reduce_scatter_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->inputs[0]) / parts_of(node)); }
 
 const Op op_ReduceScatter = {
     .name = "ReduceScatter", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE | OP_SUMS_RANKS,
-    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = reduce_scatter_infer, .run_ref = reduce_scatter_ref,
+    .attrs = scatter_attrs, .attrs_bytes = sizeof(ScatterAttrs), .infer = reduce_scatter_infer, .run_ref = reduce_scatter_ref,
     .alias = reduce_scatter_alias, .sent_bytes = reduce_scatter_sent_bytes};
 
 // ---- AllReduce ----------------------------------------------------------------------------------------------------------------

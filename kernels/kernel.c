@@ -11,12 +11,13 @@ bool kernel_is_control(const Node *node, const Type *type) {
   return !strcmp(node->op->domain, "tessera") && type->dtype == DTYPE_F64 && type->rank == 0;
 }
 
-static bool all_floats_are_f32(const Node *node) {
+static bool all_floats_fit(const Node *node) {
   bool any = false;
   for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
     const Value *v = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
     if (!v || !dtype_is_float(v->type.dtype)) continue;
-    if (v->type.dtype == DTYPE_F32) any = true;
+    bool halves = node->op->flags & OP_READS_HALVES && dtype_of_sums(v->type.dtype) == DTYPE_F32;
+    if (v->type.dtype == DTYPE_F32 || halves) any = true;
     else if (!kernel_is_control(node, &v->type)) return false;
   }
   return any;
@@ -24,7 +25,7 @@ static bool all_floats_are_f32(const Node *node) {
 
 KernelChoice kernel_choice(const Node *node, Isa isa) {
   if (!node->op->run_cpu || isa == ISA_SCALAR) return KERNEL_REFERENCE;
-  if (all_floats_are_f32(node)) return KERNEL_FAST;
+  if (all_floats_fit(node)) return KERNEL_FAST;
   return widened_applies(node) ? KERNEL_WIDENED : KERNEL_REFERENCE;
 }
 

@@ -14,9 +14,10 @@ typedef struct CommOps {
   // whole[r * shard_elems ...] = shard of rank r. `shard` may lie inside `whole` at its own place.
   Status (*all_gather)(Comm *comm, int axis, const void *shard, void *whole, int64_t shard_elems, Dtype dtype);
   // shard = sum over ranks of whole[rank * shard_elems ...], summed along the aligned binary tree over rank numbers
-  // (2i with 2i+1 first). `shard` may lie inside `whole` at its own place; other parts of `whole` are left as they are.
-  Status (*reduce_scatter)(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype);
-  // data = sum over ranks, same tree, same bits on every rank.
+  // (2i with 2i+1 first). 16-bit floats are added in f32; the result is `dtype` again, rounded once, or with `sums` that f32. `shard` may lie inside
+  // `whole` at its own place when both are of one type; other parts of `whole` are left as they are.
+  Status (*reduce_scatter)(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype, bool sums);
+  // data = sum over ranks, same tree, same bits on every rank; 16-bit floats are added in f32 and rounded once.
   Status (*all_reduce)(Comm *comm, int axis, void *data, int64_t elems, Dtype dtype);
   Status (*barrier)(Comm *comm);
   // Guards of views of PROCESS buffer `region` (ir/graph.h Guard). Never called where ranks do not share it.
@@ -105,6 +106,13 @@ MUST_USE Status kernel_parse_decimal(const Node *node, const char *attribute, co
 // A result that may have been placed where its input lies.
 static inline void copy_unless_same(void *to, const void *from, int64_t bytes) {
   if (bytes && to != from) memcpy(to, from, (size_t)bytes);
+}
+
+// Elements [at, at + n) of a tensor of f32, f16 or bf16 as f32: where they lie, or widened into `room`.
+static inline const float *loops_wide(const Loops *loops, const void *data, Dtype dtype, int64_t at, int64_t n, float *room) {
+  if (dtype == DTYPE_F32) return (const float *)data + at;
+  (dtype == DTYPE_BF16 ? loops->widen_bf16 : loops->widen_f16)(room, (const uint16_t *)data + at, n);
+  return room;
 }
 
 // Short forms for kernels. Element access for run_ref: any dtype widens to double, stores round once.

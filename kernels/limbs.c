@@ -58,8 +58,9 @@ double limbs_to_double(const int64_t given[LIMBS]) {
 // Sum of squares of one chunk of input `i`; a chunk that the tensor does not fill is taken as filled with zeros, as in a bucket.
 static double chunk_squares(const KernelContext *c, int i, int64_t at, int64_t elems, double scale, bool fast) {
   Dtype dtype = c->in[i].type->dtype;
-  if (fast && dtype == DTYPE_F32) {
-    const float *g = (const float *)c->in[i].data + at;
+  if (fast && dtype_of_sums(dtype) == DTYPE_F32) {
+    float wide[CHUNK_ELEMS];
+    const float *g = loops_wide(c->loops, c->in[i].data, dtype, at, elems, wide);
     if (elems == CHUNK_ELEMS) return c->loops->sum_squares(g, (float)scale, CHUNK_ELEMS);
     float padded[CHUNK_ELEMS] = {0};
     memcpy(padded, g, (size_t)elems * sizeof(float));

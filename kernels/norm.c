@@ -33,7 +33,7 @@ static Status squared_cpu(const KernelContext *c) { return squared_run(c, true);
 
 const Op op_SquaredNorm = {
     .name = "SquaredNorm", .domain = "tessera", .min_inputs = 1, .max_inputs = VARIADIC, .min_outputs = 1, .max_outputs = 1,
-    .nondifferentiable = 1, .infer = squared_infer, .run_ref = squared_ref, .run_cpu = squared_cpu, .cost = cost_sum};
+    .flags = OP_READS_HALVES, .nondifferentiable = 1, .infer = squared_infer, .run_ref = squared_ref, .run_cpu = squared_cpu, .cost = cost_sum};
 
 // ---- ClipScale ----------------------------------------------------------------------------------------------------------------
 

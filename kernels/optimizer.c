@@ -16,6 +16,7 @@ Status step_infer_first(Node *node, int inputs) {
     if (!v) continue;
     bool control = i >= IN_SCALE && i <= IN_T;
     Type want = control ? type_scalar(i == IN_T ? DTYPE_I64 : DTYPE_F64) : *param;
+    if (i == IN_GRAD && dtype_of_sums(v->type.dtype) == DTYPE_F32 && param->dtype == DTYPE_F32) want.dtype = v->type.dtype;
     char have_text[160], want_text[160];
     if (!type_equal(&v->type, &want))
       FAIL(MALFORMED, node->name, "input %d, '%s', is %s; it must be %s", i, v->name, type_text(&v->type, have_text, sizeof have_text),

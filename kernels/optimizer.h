@@ -7,7 +7,7 @@
 
 enum { IN_PARAM, IN_GRAD, IN_SCALE, IN_LR, IN_T, IN_STATE };
 
-// Types of an optimizer row: param, grad and states alike; scale and lr double scalars, t an int64 scalar.
+// Types of an optimizer row: param, grad and states alike (grad may be f16 or bf16 beside f32 ones); scale and lr double scalars, t an int64 scalar.
 MUST_USE Status step_infer(Node *node);
 
 // The same for the first `inputs` operands and for output 0 alone.

@@ -19,16 +19,16 @@ static bool is_half(Dtype dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_B
 
 static const Value *operand(const Node *node, int i) { return i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs]; }
 
-static bool is_updated(const Node *node) {
+static bool updates_halves(const Node *node) {
   Alias a;
   for (int o = 0; o < node->n_outputs; o++)
-    if (node_alias(node, o, ALIAS_UPDATE, &a)) return true;
+    if (node_alias(node, o, ALIAS_UPDATE, &a) && is_half(node->outputs[o]->type.dtype)) return true;
   return false;
 }
 
 bool widened_applies(const Node *node) {
   bool any = false;
-  if (!node->op->run_cpu || is_updated(node)) return false;
+  if (!node->op->run_cpu || updates_halves(node)) return false;
   for (int i = 0; i < node->n_inputs + node->n_outputs; i++) {
     const Value *v = operand(node, i);
     if (!v || !dtype_is_float(v->type.dtype) || v->type.dtype == DTYPE_F32 || kernel_is_control(node, &v->type)) continue;

@@ -7,7 +7,7 @@
 
 #include "kernel.h"
 
-// Can the node run so: a fast kernel, at least one 16-bit float, all other floats f32 (or f64 control scalars), nothing updated where it lies?
+// Can the node run so: a fast kernel, at least one 16-bit float, all other floats f32 (or f64 control scalars), no 16-bit float updated where it lies?
 bool widened_applies(const Node *node);
 
 MUST_USE Status widened_workspace(KernelPrepare *prepare);   // copies, then the row's own workspace

@@ -22,6 +22,7 @@ Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
     Value *p = graph_add_value(g, arena_printf(g->arena, "%s.partial.%d", name, l));
     p->role = ROLE_PARTIAL;
     p->type = x->type;
+    p->type.dtype = dtype_of_sums(x->type.dtype);
     p->of = x->of;
     p->bucket = x->bucket;
     inputs[2 + l] = p;

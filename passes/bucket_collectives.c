@@ -7,14 +7,14 @@
 static int64_t bucket_bytes(const Bucket *b) {
   int64_t elems = 0;
   for (int i = 0; i < b->n_params; i++) elems += chunks_round(type_elems(&b->types[i]));
-  return elems * dtype_bytes(b->dtype);
+  return elems * dtype_bytes(b->compute);
 }
 
 typedef struct Open { const Bucket *first; int32_t target; int64_t bytes; } Open;    // joined bucket that is being filled
 
 // Only parameters that are updated alike share a bucket.
 static bool alike(const CompileOptions *o, const Bucket *a, const Bucket *b) {
-  if (a->trainable != b->trainable || a->dtype != b->dtype) return false;
+  if (a->trainable != b->trainable || a->dtype != b->dtype || a->compute != b->compute) return false;
   return !a->trainable || optimizer_alike(o, a->params[0], &a->types[0], b->params[0], &b->types[0]);
 }
 
@@ -69,6 +69,7 @@ Status pass_bucket_collectives(Graph *graph, const CompileOptions *options) {
   }
   for (size_t i = 0; i < graph->n_buckets; i++) {
     joined[target[i]].dtype = graph->buckets[i].dtype;
+    joined[target[i]].compute = graph->buckets[i].compute;
     joined[target[i]].trainable = graph->buckets[i].trainable;
     joined[target[i]].group = graph->buckets[i].group;
     append_params(&joined[target[i]], &graph->buckets[i]);

@@ -1,7 +1,7 @@
 // insert_collectives LOWERS placements: parameters become flat buckets that are loaded once; a whole value is gathered where it is needed, a
 // partial one is reduced where it is produced. After it nothing moves but what a node of the graph says.
 //
-//   init    Load bucket.B.param, Fill for states and partial sums, Load large constants
+//   init    Load bucket.B.param [and its narrow copy], Fill for states and partial sums, Load large constants
 //   micro   [stored flat: AllGather, Unpack ... Release, per direction]  forward and backward  Pack [ReduceScatter] [TreeAccumulate]
 //   update  [AllReduce | ReduceScatter | AllGather of gradients]  norm, clipping  optimizer per bucket  [AllGather of parameters]
 #include <assert.h>
@@ -112,7 +112,7 @@ Value *lower_load(Lower *l, const char *const *names, const int64_t *starts, int
 static void init_bucket(Lower *l, int b) {
   const Bucket *bucket = &l->graph->buckets[b];
   BucketLower *lb = &l->buckets[b];
-  bool sharded = lb->stored_flat;
+  bool narrow = bucket->compute != bucket->dtype, sharded = narrow ? lb->updated_flat : lb->stored_flat;
   l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
   Type type = type_vector(bucket->dtype, sharded ? bucket->shard_elems : bucket->elems);
   Value *p = lb->param = lower_name(l, lower_load(l, bucket->params, bucket->starts, bucket->n_params, &type, sharded, ""), "bucket.%d.%s", b, "param");
@@ -121,6 +121,16 @@ static void init_bucket(Lower *l, int b) {
   p->trainable = bucket->trainable;
   p->bucket = b;
   p->placement[0] = sharded ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
+  lb->stored = p;
+  if (!narrow) return;
+  type = type_vector(bucket->compute, lb->stored_flat ? bucket->shard_elems : bucket->elems);
+  Value *copy = lower_load(l, bucket->params, bucket->starts, bucket->n_params, &type, lb->stored_flat, "");
+  lb->stored = lower_name(l, copy, "bucket.%d.%s", b, "narrow");
+  if (!copy) return;
+  copy->role = ROLE_NARROW;
+  copy->bucket = b;
+  copy->of = p;
+  copy->placement[0] = lb->stored_flat ? (Placement){PLACED_FLAT, b} : (Placement){PLACED_WHOLE, 0};
 }
 
 // Constants whose bytes lie in the model file are loaded, not copied into the plan; so are buffers, which change.
@@ -178,15 +188,15 @@ static void need_bucket(Lower *l, int b, int direction, const Node *user, const 
   if (lb->whole[direction]) return;
   if (!lb->stored_flat) {        // whole all the time: one set of views serves both directions
     if (lb->whole[0]) return;
-    lb->whole[0] = lb->whole[1] = lb->param;
+    lb->whole[0] = lb->whole[1] = lb->stored;
     l->emit.cause = (Cause){.param = param->name, .pass = "insert_collectives"};
-    unpack(l, b, 0, lb->param);
+    unpack(l, b, 0, lb->stored);
     lb->views[1] = lb->views[0];
     return;
   }
   l->emit.backward = direction;
   const char *kind = l->graph->buckets[b].trainable ? "param" : "frozen";
-  Value *whole = lower_collective(l, &op_AllGather, lb->param, b, kind, (Cause){.param = param->name, .node = user->origin ? user->origin : user->name});
+  Value *whole = lower_collective(l, &op_AllGather, lb->stored, b, kind, (Cause){.param = param->name, .node = user->origin ? user->origin : user->name});
   lb->whole[direction] = lower_name(l, whole, "bucket.%d.whole.%s", b, direction ? "backward" : "forward");
   if (whole) unpack(l, b, direction, whole);
 }
@@ -278,7 +288,7 @@ static void add_savings(Lower *l) {
   for (size_t b = 0; b < g->n_buckets; b++) {
     const Bucket *bucket = &g->buckets[b];
     if (!bucket->trainable || !l->buckets[b].stored_flat || l->buckets[b].whole[1]) continue;
-    g->savings[g->n_savings++] = (Saving){(int32_t)b, l->k * (l->ranks - 1) * bucket->shard_elems * dtype_bytes(bucket->dtype),
+    g->savings[g->n_savings++] = (Saving){(int32_t)b, l->k * (l->ranks - 1) * bucket->shard_elems * dtype_bytes(bucket->compute),
                                           "not gathered for backward: no gradient reads these parameters"};
   }
 }
@@ -310,6 +320,7 @@ static Lower *lower_create(Graph *graph, const CompileOptions *options) {
 }
 
 Status pass_insert_collectives(Graph *graph, const CompileOptions *options) {
+  TRY(lower_narrow_buckets(graph));
   Lower *l = lower_create(graph, options);
   collect_params(l);
   collect_grads(l);

@@ -13,7 +13,8 @@ typedef struct BucketLower {
   bool stored_flat;              // the parameters lie in shards: gathered where they are needed
   bool updated_flat;             // the optimizer works on shards: gradients go to their owners, whole parameters are gathered after it
   bool partial;                  // gradients are summands: to be reduced over ranks
-  Value *param;                  // storage: the rank's shard at stage 3, else the whole bucket
+  Value *param;                  // what is updated: the rank's shard at stage 3, and from stage 1 on beside a narrow copy; else the whole bucket
+  Value *stored;                 // what the model reads: `param`, or its narrow copy; the rank's shard at stage 3, else the whole
   Value *whole[2];               // gathered (or stored) whole bucket for forward, backward; NULL: not needed (yet)
   Value **views[2];              // per parameter: what nodes of that direction read
   size_t last[2];                // last old node of that direction that reads the bucket; SIZE_MAX: none
@@ -53,6 +54,9 @@ Value *lower_name(Lower *l, Value *v, const char *format, int bucket, const char
 Value *lower_fill(Lower *l, const Type *type, const char *value);
 Value *lower_load(Lower *l, const char *const *names, const int64_t *starts, int n, const Type *type, bool sharded, const char *state);
 Value *lower_collective(Lower *l, const Op *op, Value *x, int bucket, const char *kind, Cause cause);
+
+// Buckets with a narrow copy: the model reads the copy, gradients are narrow. Before anything else.
+MUST_USE Status lower_narrow_buckets(Graph *graph);
 
 void lower_gradients_micro(Lower *l, int bucket, const Node *last_producer);
 void lower_sum_micro(Lower *l, Value *v);

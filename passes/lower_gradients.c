@@ -18,6 +18,19 @@ static Cause grad_cause(const Lower *l, int b, const Node *producer) {
   return (Cause){.param = l->graph->buckets[b].params[0], .node = producer ? (producer->origin ? producer->origin : producer->name) : NULL, .pass = "insert_collectives"};
 }
 
+// More is added to what the collective gives: it keeps the type that 16-bit floats are added in.
+static void as_summand(Lower *l, Node *scatter) {
+  attr_set(l->graph, scatter, &(AttrInit)A_INT("sums", dtype_of_sums(scatter->inputs[0]->type.dtype) != scatter->inputs[0]->type.dtype));
+  if (!l->emit.status) l->emit.status = node_infer(l->graph, scatter);
+}
+
+// A complete sum is rounded once to the type of its bucket's gradients, so that its bits do not tell how it was added up.
+static Value *rounded(Lower *l, Value *sum, int b) {
+  Dtype compute = l->graph->buckets[b].compute;
+  l->emit.cause = grad_cause(l, b, NULL);
+  return sum && sum->type.dtype != compute ? emit(&l->emit, &op_Cast, INPUTS(sum), ATTRS(A_INT("to", compute))) : sum;
+}
+
 void lower_gradients_micro(Lower *l, int b, const Node *last_producer) {
   const Bucket *bucket = &l->graph->buckets[b];
   BucketLower *lb = &l->buckets[b];
@@ -27,6 +40,7 @@ void lower_gradients_micro(Lower *l, int b, const Node *last_producer) {
   as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.packed"), b, lb->partial ? PLACED_PARTIAL : PLACED_WHOLE);
   if (g && lb->partial && l->reduce == REDUCE_MICRO) {
     g = lower_collective(l, &op_ReduceScatter, g, b, "grad", grad_cause(l, b, last_producer));
+    if (g && l->k > 1) as_summand(l, g->producer);
     as_grad(l, lower_name(l, g, "bucket.%d.%s", b, "grad.shard"), b, PLACED_FLAT);
   }
   if (g && l->k > 1) {
@@ -78,9 +92,10 @@ void lower_reductions_update(Lower *l) {
       v = lower_collective(l, &op_ReduceScatter, v, b, "grad", grad_cause(l, b, NULL));
       kind = PLACED_FLAT;
     } else if (kind == PLACED_FLAT && !lb->updated_flat) {
-      v = lower_collective(l, &op_AllGather, v, b, "grad", grad_cause(l, b, NULL));
+      v = lower_collective(l, &op_AllGather, rounded(l, v, b), b, "grad", grad_cause(l, b, NULL));
       kind = PLACED_WHOLE;
     }
+    v = rounded(l, v, b);
     as_grad(l, v, b, kind);
     lb->grad = lower_name(l, v, "bucket.%d.%s", b, "grad");
   }

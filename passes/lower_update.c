@@ -198,18 +198,22 @@ static void lower_update(Lower *l, int b) {
   const ParamGroup *group = param_group_find(l->options, bucket->params[0], &bucket->types[0]);
   const OptimizerRule *rule = optimizer_rule_of(l->options, bucket->params[0], &bucket->types[0]);
   CompileOptions options = optimizer_rule_options(rule, l->options, group);
-  bool part = lb->updated_flat && !lb->stored_flat;        // whole parameters, updated in shards
+  bool narrow = lb->stored != lb->param, part = lb->updated_flat && !lb->stored_flat;        // part: whole parameters, updated in shards
   Value *lr = scaled_rate(l, given[3], group ? group->lr_scale : 1);
   l->emit.cause = (Cause){.param = bucket->params[0], .pass = "insert_collectives"};
   BucketUpdate u = {.lower = l, .index = b, .sharded = lb->updated_flat, .grad = lb->clipped ? lb->clipped : lb->grad,
                     .scale = l->clip_scale ? l->clip_scale : given[2], .lr = lr, .step = given[4], .norm = g->norm_report};
-  u.param = part ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
+  u.param = part && !narrow ? emit(&l->emit, &op_Shard, INPUTS(lb->param), ATTRS(A_INT("parts", l->ranks))) : lb->param;
   if (l->emit.status) return;
   rule->emit(&u, &options);
   if (options.ema > 0 && u.next) emit_ema(&u, options.ema);
+  if (narrow && u.next) {
+    carry(&u, u.next, lb->param, "param");
+    u.next = emit(&l->emit, &op_Cast, INPUTS(u.next), ATTRS(A_INT("to", bucket->compute)));
+  }
   if (part && u.next) u.next = lower_collective(l, &op_AllGather, u.next, b, "param", (Cause){.param = bucket->params[0]});
   if (l->emit.status || !u.next) return;
-  carry(&u, u.next, lb->param, "param");
+  carry(&u, u.next, lb->stored, narrow ? "narrow" : "param");
 }
 
 // Clipped mean gradients of all buckets, their norm, and the factor that clips that. They lie beside the gradients themselves, which are read after the step.

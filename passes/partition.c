@@ -53,10 +53,31 @@ static Status record(Graph *graph, const CompileOptions *o) {
   return STATUS_OK;
 }
 
-static void add_bucket(Graph *graph, const CompileOptions *o, size_t *capacity, Value *param) {
+// Per value: the 16-bit type that a trainable f32 parameter is cast to wherever it is read; NONE: it is read as it is, or is none.
+static Dtype *find_narrow(const Graph *graph) {
+  Dtype *narrow = ARENA_ARRAY(graph->arena, Dtype, graph->n_values);
+  bool *wide = ARENA_ARRAY(graph->arena, bool, graph->n_values);
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    for (int k = 0; k < n->n_inputs && n->phase == PHASE_MICRO; k++) {
+      const Value *v = n->inputs[k];
+      if (!v || v->role != ROLE_PARAM) continue;
+      Dtype to = n->op == &op_Cast ? n->outputs[0]->type.dtype : DTYPE_NONE;
+      bool halves = to != v->type.dtype && dtype_of_sums(to) == DTYPE_F32 && v->type.dtype == DTYPE_F32 && v->trainable;
+      wide[v->id] |= !halves || (narrow[v->id] && narrow[v->id] != to);
+      narrow[v->id] = to;
+    }
+  }
+  for (size_t i = 0; i < graph->n_values; i++)
+    if (wide[i]) narrow[i] = DTYPE_NONE;
+  return narrow;
+}
+
+static void add_bucket(Graph *graph, const CompileOptions *o, size_t *capacity, Value *param, Dtype narrow) {
   Arena *arena = graph->arena;
   const ParamGroup *group = param->trainable ? param_group_find(o, param->name, &param->type) : NULL;
-  Bucket b = {.dtype = param->type.dtype, .trainable = param->trainable, .group = group ? arena_string(arena, group->text) : NULL, .n_params = 1};
+  Bucket b = {.dtype = param->type.dtype, .compute = narrow ? narrow : param->type.dtype,
+              .trainable = param->trainable, .group = group ? arena_string(arena, group->text) : NULL, .n_params = 1};
   b.params = ARENA_ARRAY(arena, const char *, 1);
   b.params[0] = param->name;
   b.types = arena_copy(arena, &param->type, sizeof param->type);
@@ -69,11 +90,12 @@ static void add_bucket(Graph *graph, const CompileOptions *o, size_t *capacity, 
 // Canonical order: first use, so that a bucket's parameters are needed together.
 static void add_buckets(Graph *graph, const CompileOptions *o) {
   size_t capacity = 0;
+  const Dtype *narrow = find_narrow(graph);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
     for (int k = 0; k < n->n_inputs; k++)
       if (n->inputs[k] && n->inputs[k]->role == ROLE_PARAM && n->inputs[k]->bucket < 0 && !n->inputs[k]->producer)
-        add_bucket(graph, o, &capacity, n->inputs[k]);
+        add_bucket(graph, o, &capacity, n->inputs[k], narrow[n->inputs[k]->id]);
   }
 }
 

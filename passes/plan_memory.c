@@ -70,7 +70,7 @@ static void find_uses(Memory *m) {
 
 static Category category_of(const Graph *g, const Value *v, uint32_t last) {
   switch (v->role) {
-  case ROLE_PARAM: case ROLE_MASTER: return CATEGORY_PARAMS;
+  case ROLE_PARAM: case ROLE_NARROW: return CATEGORY_PARAMS;
   case ROLE_STATE: case ROLE_BUFFER: return CATEGORY_STATE;
   case ROLE_PARTIAL: return CATEGORY_PARTIAL;
   case ROLE_INPUT: return CATEGORY_INPUTS;
@@ -90,14 +90,14 @@ static int32_t add_buffer(Memory *m, Buffer b, const Uses *uses) {
 }
 
 static bool lives_on(const Value *v) {   // from step to step or from init
-  return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_MASTER || v->role == ROLE_CONST || v->role == ROLE_BUFFER ||
+  return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_NARROW || v->role == ROLE_CONST || v->role == ROLE_BUFFER ||
          v->role == ROLE_CONTROL || (v->producer && v->producer->phase == PHASE_INIT);
 }
 
 static void new_buffer(Memory *m, Value *v, uint32_t first) {
   Graph *g = m->graph;
   const Uses *uses = uses_of(m, v);
-  bool shared = m->ranks > 1 && v->role == ROLE_PARAM && v->placement[0].kind == PLACED_FLAT;
+  bool shared = m->ranks > 1 && (v->role == ROLE_PARAM || v->role == ROLE_NARROW) && v->placement[0].kind == PLACED_FLAT;
   int64_t bytes = value_bytes(v);
   Buffer b = {.name = v->name, .scope = shared ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
               .persistent = lives_on(v), .first = first, .last = uses->last < first ? first : uses->last};
@@ -211,7 +211,7 @@ static void place_output(Memory *m, Node *n, int o) {
 static bool writes_region(const Graph *g, const Node *n, int32_t *region) {
   for (int o = 0; o < n->n_outputs; o++) {
     const Value *v = n->outputs[o];
-    if (!v || v->loc.buffer < 0 || g->buffers[v->loc.buffer].scope != SCOPE_PROCESS || v->role != ROLE_PARAM) continue;
+    if (!v || v->loc.buffer < 0 || g->buffers[v->loc.buffer].scope != SCOPE_PROCESS || (v->role != ROLE_PARAM && v->role != ROLE_NARROW)) continue;
     *region = v->loc.buffer;
     return true;
   }

@@ -75,14 +75,18 @@ static void rule_load(Meanings *m, const Node *node) {
   bool same = params.n == bucket->n_params && starts.n == params.n;
   StateShape shape = is_state ? v->state_shape : STATE_ELEMENTS;
   for (int i = 0; same && i < bucket->n_params; i++) same = !strcmp(params.items[i], bucket->params[i]) && starts.items[i] == state_start(shape, bucket, i);
-  if (!same || (!is_state && v->type.dtype != bucket->dtype) || type_elems(&v->type) != state_start(shape, bucket, bucket->n_params) / (shard ? m->proof->ranks : 1))
+  bool narrow = !is_state && v->role == ROLE_NARROW && bucket->compute != bucket->dtype;
+  Dtype want = narrow ? bucket->compute : bucket->dtype;
+  if (!same || (!is_state && v->type.dtype != want) ||
+      type_elems(&v->type) != state_start(shape, bucket, bucket->n_params) / (shard ? m->proof->ranks : 1))
     proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads '%s', %" PRId64 " elements of %s: not the parameters of bucket %d where they lie",
                  node->name, v->name,
                  type_elems(&v->type), dtype_name(v->type.dtype), b);
-  if (!is_state && !average && m->buckets[b].param) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name,
-                                                     b);
-  if (!is_state && !average) m->buckets[b].param = v;
-  mean(m, v, (Meaning){.kind = average ? MEANS_AVERAGE : is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard});
+  const Value **loaded = narrow ? &m->buckets[b].narrow : &m->buckets[b].param;
+  bool param = !is_state && !average;
+  if (param && *loaded) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name, b);
+  if (param) *loaded = v;
+  mean(m, v, (Meaning){.kind = average ? MEANS_AVERAGE : is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard, .narrow = narrow});
 }
 
 static void rule_fill(Meanings *m, const Node *node) { mean(m, output(node, 0), (Meaning){.kind = MEANS_FILL, .bucket = -1}); }
@@ -101,7 +105,7 @@ static void rule_unpack(Meanings *m, const Node *node) {
   Meaning from = m->of[flat->id];
   const Bucket *b = bucket_at(m, from.bucket);
   AttrInts starts = attr_ints(node, "starts");
-  if (from.shard || from.updated || node->n_outputs != b->n_params || starts.n != b->n_params) {
+  if (from.shard || from.updated || from.narrow != (b->compute != b->dtype) || node->n_outputs != b->n_params || starts.n != b->n_params) {
     proof_defect(m->proof, "wrong_parameter", node, flat, "step '%s' takes %d parameters out of '%s'; bucket %d has %d, and only all of it has them",
                  node->name, node->n_outputs, flat->name, from.bucket, b->n_params);
     return;
@@ -161,6 +165,24 @@ static void rule_shard(Meanings *m, const Node *node) {
   }
   meaning.shard = m->proof->ranks > 1;
   mean(m, output(node, 0), meaning);
+}
+
+static void check_complete(Meanings *m, const Node *node, const Value *v);
+
+// The narrow copy of new parameters; a complete sum of gradients, rounded once to their type.
+static void rule_cast(Meanings *m, const Node *node) {
+  const Value *in = input(node, 0), *out = output(node, 0);
+  Meaning meaning = in ? m->of[in->id] : (Meaning){0};
+  const Bucket *b = bucket_at(m, meaning.bucket);
+  bool param = meaning.kind == MEANS_PARAM && meaning.updated && !meaning.narrow, grad = meaning.kind == MEANS_GRAD;
+  if (!b || !(param || grad) || !out || out->type.dtype != b->compute) {
+    proof_defect(m->proof, "wrong_input", node, in, "step '%s' casts '%s' to %s: that is %s; only new parameters and complete gradients are cast, to the type of "
+                 "their copy", node->name, in ? in->name : "nothing", out ? dtype_name(out->type.dtype) : "nothing", meaning_name(meaning.kind));
+    return;
+  }
+  if (grad) check_complete(m, node, in);
+  meaning.narrow = param;
+  mean(m, out, meaning);
 }
 
 // ---- The way of a sum ---------------------------------------------------------------------------------------------------------
@@ -278,6 +300,9 @@ static void rule_tree(Meanings *m, const Node *node) {
     proof_defect(m->proof, "accumulation", node, in, "step '%s' sums %" PRId64 " micro-batches; a rank has %" PRId64, node->name, attr_int(node,
                  "count"), m->count);
   check_partials(m, node);
+  if (in && meaning.over_ranks && m->proof->ranks > 1 && dtype_of_sums(in->type.dtype) != in->type.dtype)
+    proof_defect(m->proof, "accumulation", node, in, "step '%s' adds '%s', a sum over ranks that was rounded to %s although more is added to it", node->name,
+                 in->name, dtype_name(in->type.dtype));
   if (!is_of_micro_batch(meaning.kind) || meaning.updated || meaning.over_micro) {
     proof_defect(m->proof, "accumulation", node, in, "step '%s' sums '%s' over micro-batches: that is %s", node->name, in ? in->name : "nothing",
                  meaning.over_micro ? "such a sum already" : meaning_name(meaning.kind));
@@ -347,6 +372,9 @@ static void rule_norm(Meanings *m, const Node *node) {
     const Value *v = input(node, i);
     if (!meaning_expect(m, node, v, MEANS_GRAD, "gradient")) continue;
     check_complete(m, node, v);
+    if (v->type.dtype != g->buckets[m->of[v->id].bucket].compute)
+      proof_defect(m->proof, "norm", node, v, "step '%s' takes '%s' before it is rounded to %s", node->name, v->name,
+                   dtype_name(g->buckets[m->of[v->id].bucket].compute));
     times[m->of[v->id].bucket]++;
     if (of.shard != m->of[v->id].shard)
       proof_defect(m->proof, "norm", node, v, "step '%s' mixes whole gradients and shards: the sum over ranks counts the whole ones more than once",
@@ -439,6 +467,7 @@ static Rule rule_of(const Node *node) {
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
     if (rules[i].op == node->op) return rules[i];
   if (node->op == &op_Mul && node->phase == PHASE_UPDATE) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, rule_share};
+  if (node->op == &op_Cast && node->phase == PHASE_UPDATE) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, rule_cast};
   if (node->op->flags & OP_OPTIMIZER) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, meanings_check_optimizer};
   return (Rule){node->op, PHASE_MICRO, PHASE_MICRO, rule_model};
 }

@@ -31,6 +31,7 @@ typedef struct Meaning {
   int32_t slot;        // VIEW: which parameter of the bucket
   bool shard;          // PARAM, GRAD, STATE, DIRECTION: the rank's shard of the bucket; false: all of it
   bool clipped;        // GRAD, LIMBS, NORM, SCALE: of mean gradients clipped by value
+  bool narrow;         // PARAM: the 16-bit copy that the model computes with
   bool updated;        // PARAM, STATE: what the optimizer step makes of it; STATISTICS: the mean, of all micro-batches of a step
   bool over_ranks;     // GRAD, PAIR, LIMBS, TENSOR_LIMBS, STATISTICS: summed over the ranks
   bool over_micro;     // GRAD, PAIR, STATISTICS: summed over the rank's micro-batches
@@ -38,7 +39,7 @@ typedef struct Meaning {
 } Meaning;
 
 typedef struct BucketProof {
-  const Value *param;              // loaded at start
+  const Value *param, *narrow;     // loaded at start; narrow: the 16-bit copy, where the model reads one
   const Node *pack, *reduction;
   const Node *optimizer;           // the first step, which takes the gradient
   const Node *apply;               // the one that makes the new parameters; the same, or a later one

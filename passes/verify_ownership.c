@@ -65,6 +65,9 @@ void meanings_check_optimizer(Meanings *m, const Node *node) {
   if (!meaning_expect(m, node, param, MEANS_PARAM, "parameters")) return;
   Meaning meaning = m->of[param->id];
   BucketProof *bucket = &m->buckets[meaning.bucket];
+  if (meaning.narrow)
+    proof_defect(m->proof, "wrong_parameter", node, param, "step '%s' updates '%s', the narrow copy of bucket %d and not its parameters", node->name, param->name,
+                 meaning.bucket);
   if (meaning.updated || bucket->optimizer)
     proof_defect(m->proof, "updated_twice", node, param, "bucket %d is updated by step %u and by step %u", meaning.bucket,
                  bucket->optimizer ? bucket->optimizer->id : 0,
@@ -95,7 +98,7 @@ static void check_carry(Meanings *m, const Value *v) {
   bool right;
   switch (from.kind) {
   case MEANS_PARAM: right = from.updated && !into.updated && into.kind == MEANS_PARAM && from.bucket == into.bucket &&
-      from.shard == into.shard; break;
+      from.shard == into.shard && from.narrow == into.narrow; break;
   case MEANS_STATE: case MEANS_PARTIAL: case MEANS_AVERAGE: right = true; break;       // by its step's rule
   case MEANS_STATISTICS: right = from.updated && v->role == ROLE_BUFFER && to->role == ROLE_BUFFER && from.buffer == to; break;
   default: right = false;
@@ -126,6 +129,7 @@ static void check_labels(Meanings *m, int32_t b) {
   const BucketProof *bucket = &m->buckets[b];
   const Node *node = bucket->optimizer;
   if (bucket->param) meanings_check_label(m, bucket->param, ROLE_PARAM, b, m->of[bucket->param->id].shard, "param");
+  if (bucket->narrow) meanings_check_label(m, bucket->narrow, ROLE_NARROW, b, m->of[bucket->narrow->id].shard, "narrow");
   for (int i = IN_STATE; node && i < node->n_inputs; i++)
     if (node->inputs[i] && m->of[node->inputs[i]->id].kind == MEANS_STATE)
       meanings_check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
@@ -159,8 +163,12 @@ static void check_bucket(Meanings *m, size_t index) {
     proof_defect(m->proof, "not_carried", proof->optimizer, proof->param, "the new value of '%s' is lost: no later step reads it",
                  proof->param->name);
   }
+  if (b->compute != b->dtype && (!proof->narrow || !m->carriers[proof->narrow->id]))
+    proof_defect(m->proof, proof->narrow ? "not_carried" : "wrong_load", proof->optimizer, proof->param, "bucket %zu is read as %s, and nothing %s that copy of it",
+                 index, dtype_name(b->compute), proof->narrow ? "renews" : "loads");
+  const Value *read = proof->narrow ? proof->narrow : proof->param;
   if (!proof->param) return;
-  bool shard = m->of[proof->param->id].shard, part = proof->optimizer && m->of[proof->optimizer->inputs[IN_PARAM]->id].shard;
+  bool shard = m->of[read->id].shard, part = proof->optimizer && m->of[proof->optimizer->inputs[IN_PARAM]->id].shard;
   if (shard != (zero >= 3) || (proof->optimizer && part != (zero >= 1)))
     proof_defect(m->proof, "recipe", proof->optimizer, proof->param, "the recipe says stage %d; bucket %zu is %s and updated %s",
                  m->graph->recipe.zero, index,

@@ -183,7 +183,8 @@ static void check_collective(Proof *p, const Node *node) {
   bool fits = is_op(node, &op_AllGather)       ? b % parts == 0 && b / parts == a
               : is_op(node, &op_ReduceScatter) ? a % parts == 0 && a / parts == b
                                                : a == b;
-  if (!fits || in->type.dtype != out->type.dtype)
+  bool sums = is_op(node, &op_ReduceScatter) && out->type.dtype == dtype_of_sums(in->type.dtype);
+  if (!fits || (in->type.dtype != out->type.dtype && !sums))
     proof_defect(p, "agreement", node, in, "step '%s' turns %" PRId64 " elements of %s into %" PRId64 " of %s over %" PRId64 " ranks", node->name, a,
                  dtype_name(in->type.dtype), b, dtype_name(out->type.dtype), parts);
   if (bucket < 0) return;
@@ -206,6 +207,9 @@ static void check_bucket(Proof *p, size_t index) {
   if (b->shard_elems < 0 || b->shard_elems % CHUNK_ELEMS || b->elems != b->shard_elems * p->ranks)
     proof_defect(p, "bucket", NULL, NULL, "bucket %zu: %" PRId64 " elements are no %d shards of %" PRId64 " (whole chunks)", index, b->elems, p->ranks,
                  b->shard_elems);
+  if (b->compute != b->dtype && !(b->trainable && b->dtype == DTYPE_F32 && dtype_of_sums(b->compute) == DTYPE_F32))
+    proof_defect(p, "bucket", NULL, NULL, "bucket %zu: %s parameters cannot be read as %s; trained f32 ones can as f16 or bf16", index, dtype_name(b->dtype),
+                 dtype_name(b->compute));
   for (int i = 0; i < b->n_params; i++) {
     int64_t start = b->starts[i], elems = type_elems(&b->types[i]);
     if (start < end || start % CHUNK_ELEMS || start > b->elems || elems > b->elems - start)

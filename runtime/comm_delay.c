@@ -56,11 +56,11 @@ static Status delay_all_gather(Comm *comm, int axis, const void *shard, void *wh
   return count(d, before, d->inner->ops->all_gather(d->inner, axis, shard, whole, shard_elems, dtype));
 }
 
-static Status delay_reduce_scatter(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype) {
+static Status delay_reduce_scatter(Comm *comm, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype, bool sums) {
   DelayComm *d = self(comm);
   wait_a_little(d);
   Comm before = *d->inner;
-  return count(d, before, d->inner->ops->reduce_scatter(d->inner, axis, whole, shard, shard_elems, dtype));
+  return count(d, before, d->inner->ops->reduce_scatter(d->inner, axis, whole, shard, shard_elems, dtype, sums));
 }
 
 static Status delay_all_reduce(Comm *comm, int axis, void *data, int64_t elems, Dtype dtype) {

@@ -1,6 +1,7 @@
 // The local backend: collectives between rank threads are loads and stores between two barriers.
 #include <string.h>
 
+#include "../kernels/loops.h"
 #include "team.h"
 
 enum { BLOCK_BYTES = 4096, TREE_DEPTH_MAX = 14 };   // 4,096 ranks: 12 levels below two halves
@@ -37,13 +38,22 @@ static AddBlock add_for(Dtype dtype) {
 typedef struct Tree {
   const Team *team;
   int rank;
-  int64_t offset_bytes, elems;                 // of the block in every rank's `in`
+  int64_t first, elems;                        // of the block in every rank's `in`
+  Dtype dtype;                                 // of `in`; sums of 16-bit floats are f32
+  const Loops *loops;
   AddBlock add;
   _Alignas(64) char temporary[TREE_DEPTH_MAX][BLOCK_BYTES];
 } Tree;
 
+// What a rank adds, as the type that sums have: where it lies, or widened into `room`.
+static const void *leaf(const Tree *tree, int rank, void *room) {
+  const void *in = team_slot(tree->team, tree->rank, rank)->in;
+  if (dtype_of_sums(tree->dtype) == tree->dtype) return (const char *)in + tree->first * dtype_bytes(tree->dtype);
+  return loops_wide(tree->loops, in, tree->dtype, tree->first, tree->elems, room);
+}
+
 static const void *tree_sum(Tree *tree, int lo, int n, void *out, int level) {
-  if (n == 1) return (const char *)team_slot(tree->team, tree->rank, lo)->in + tree->offset_bytes;
+  if (n == 1) return leaf(tree, lo, out);
   int half = 1;
   while (half * 2 < n) half *= 2;
   const void *low = tree_sum(tree, lo, half, out, level);
@@ -52,18 +62,22 @@ static const void *tree_sum(Tree *tree, int lo, int n, void *out, int level) {
   return out;
 }
 
-// out = sum over ranks of their in[first, first + elems). `out` may be this rank's own in + first: the root is added last, element by element.
-static void sum_over_ranks(Team *team, int rank, int64_t first, int64_t elems, Dtype dtype, void *out) {
-  Tree tree = {.team = team, .rank = rank, .add = add_for(dtype)};
-  int64_t width = dtype_bytes(dtype), block = BLOCK_BYTES / width;
+// out = sum over ranks of their in[first, first + elems), as `to`: dtype itself, or what its sums are. `out` may be this rank's own in + first: the
+// root is added last, element by element.
+static void sum_over_ranks(Team *team, int rank, int64_t first, int64_t elems, Dtype dtype, Dtype to, void *out) {
+  Dtype sums = dtype_of_sums(dtype);
+  Tree tree = {.team = team, .rank = rank, .dtype = dtype, .loops = loops_for(isa_best()), .add = add_for(sums)};
+  int64_t width = dtype_bytes(to), block = BLOCK_BYTES / dtype_bytes(sums);
   int half = 1;
   while (half * 2 < team->ranks) half *= 2;
   for (int64_t e = 0; e < elems; e += block) {
-    tree.offset_bytes = (first + e) * width;
+    tree.first = first + e;
     tree.elems = elems - e < block ? elems - e : block;
     const void *low = tree_sum(&tree, 0, half, tree.temporary[0], 2);
     const void *high = tree_sum(&tree, half, team->ranks - half, tree.temporary[1], 2);
-    tree.add((char *)out + e * width, low, high, tree.elems);
+    char *at = (char *)out + e * width;
+    tree.add(to == sums ? at : tree.temporary[0], low, high, tree.elems);
+    if (to != sums) (to == DTYPE_BF16 ? tree.loops->narrow_bf16 : tree.loops->narrow_f16)((uint16_t *)at, (const float *)tree.temporary[0], tree.elems);
   }
 }
 
@@ -75,7 +89,7 @@ static Status enter(LocalComm *comm, const Slot *slot, bool sums) {
   comm->failed = true;
   if (slot->axis != 0) FAIL(UNSUPPORTED, NULL, "the local backend has one mesh axis, not axis %d", slot->axis);
   if (slot->elems < 0) FAIL(RANK, NULL, "a collective of %lld elements", (long long)slot->elems);
-  if (sums && !add_for(slot->dtype)) FAIL(UNSUPPORTED, NULL, "no sum over ranks for %s", dtype_name(slot->dtype));
+  if (sums && !add_for(dtype_of_sums(slot->dtype))) FAIL(UNSUPPORTED, NULL, "no sum over ranks for %s", dtype_name(slot->dtype));
   TRY(team_enter(comm->team, comm->base.rank, slot));
   comm->failed = false;
   return NULL;
@@ -106,16 +120,18 @@ static Status local_all_gather(Comm *base, int axis, const void *shard, void *wh
   return leave(comm, comm_shard_bytes(base->size, bytes));
 }
 
-static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype) {
+static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void *shard, int64_t shard_elems, Dtype dtype, bool sums) {
   LocalComm *comm = (LocalComm *)base;
   int64_t bytes = shard_elems * dtype_bytes(dtype);
+  Dtype to = sums ? dtype_of_sums(dtype) : dtype;
   if (base->size == 1) {
-    copy_unless_same(shard, whole, bytes);
+    if (to == dtype) copy_unless_same(shard, whole, bytes);
+    else elements_convert(shard, to, whole, dtype, shard_elems);
     return NULL;
   }
   Slot slot = {SLOT_REDUCE_SCATTER, dtype, axis, shard_elems, whole, shard};
   TRY(enter(comm, &slot, true));
-  sum_over_ranks(comm->team, base->rank, base->rank * shard_elems, shard_elems, dtype, shard);
+  sum_over_ranks(comm->team, base->rank, base->rank * shard_elems, shard_elems, dtype, to, shard);
   return leave(comm, comm_shard_bytes(base->size, bytes));
 }
 
@@ -134,14 +150,14 @@ static Status local_all_reduce(Comm *base, int axis, void *data, int64_t elems, 
   int64_t width = dtype_bytes(dtype), bytes = comm_all_reduce_bytes(base->size, elems * width);
   if (elems * width <= BLOCK_BYTES) {            // small: everybody sums everything, one barrier less
     _Alignas(64) char sum[BLOCK_BYTES];
-    sum_over_ranks(comm->team, base->rank, 0, elems, dtype, sum);
+    sum_over_ranks(comm->team, base->rank, 0, elems, dtype, dtype, sum);
     TRY(leave(comm, bytes));
     copy_unless_same(data, sum, elems * width);
     return NULL;
   }
   int64_t line = 64 / width;
   int64_t first = piece_start(elems, line, base->size, base->rank), end = piece_start(elems, line, base->size, base->rank + 1);
-  sum_over_ranks(comm->team, base->rank, first, end - first, dtype, (char *)data + first * width);
+  sum_over_ranks(comm->team, base->rank, first, end - first, dtype, dtype, (char *)data + first * width);
   comm->failed = true;
   TRY(team_barrier(comm->team, base->rank));
   comm->failed = false;

@@ -55,6 +55,11 @@ static Status scale_gradient(const Executor *e, Dtype dtype, void *data, int64_t
   return NULL;
 }
 
+// From the last element on, so that none is written over before it is read.
+static void widen_in_place(void *data, Dtype from, Dtype to, int64_t elems) {
+  for (int64_t i = elems; i-- > 0 && from != to;) element_write(data, to, i, element_read(data, from, i));
+}
+
 // Running statistics are each rank's own; rank 0's count.
 static Status read_buffer(const Executor *e, const char *name, const char *which, void *out) {
   const Value *v = graph_find_value(e->graph, name);
@@ -73,7 +78,9 @@ Status executor_read(Executor *e, const char *param, const char *which, void *ou
   int64_t elems = type_elems(&piece), start = state_start(flat->state_shape, bucket, slot);
   if (start < 0 || start + elems > state_start(flat->state_shape, bucket, bucket->n_params)) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
   collect(e, flat, start, elems, out);
-  if (which && !strcmp(which, "grad")) TRY(scale_gradient(e, flat->type.dtype, out, elems));
+  bool grad = which && !strcmp(which, "grad");
+  if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, elems);
+  if (grad) TRY(scale_gradient(e, bucket->dtype, out, elems));
   return NULL;
 }
 

@@ -46,6 +46,10 @@ def main():
         same(name, adamw, settings(quick))
         same(name, adamw, [[], ["--skip-passes", "bucket_collectives"], ["--skip-passes", "fuse_elementwise"]])
         same(name, adamw, overlaps())
+    for precision in ("bf16", "fp16"):
+        half = [*adamw, "--precision", precision, "--bucket-bytes", 16384]
+        same("gpt_merged", half, [["--ranks", n, "--zero", z, "--reduce", r] for n, z, r in
+                                  ((1, 0, "step"), (2, 0, "step"), (4, 0, "micro"), (4, 1, "step"), (2, 1, "micro"), (8, 1, "step"), (4, 2, "micro"), (2, 3, "micro"), (8, 3, "micro"))])
     momentum = ["--steps", 4, "--micro-batches", 4, "--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"]
     same("linreg", momentum, [["--ranks", n, "--zero", z] for n in (1, 2, 4) for z in range(4)])
 

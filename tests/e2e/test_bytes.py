@@ -65,6 +65,9 @@ def main():
             check_run(name, ranks, 0, 2, ["--reduce", "micro"])
             check_run(name, ranks, 3, 2, ["--bucket-bytes", "8192"])
             check_overlap(name, ranks)
+        for zero in range(4):
+            check_run(name, 2, zero, 1, ["--precision", "bf16"])
+            check_run(name, 4, zero, 2, ["--precision", "fp16", "--reduce", "micro", "--bucket-bytes", "8192"])
         check_ledger(name)
     # A rank holds a quarter of parameters, gradients and state; `params` and `state` are counted per process of 4 ranks.
     whole = check_run("gpt_merged", 4, 0, 1, [])["peak_bytes"]["device"]["by_category"]

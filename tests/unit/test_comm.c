@@ -52,7 +52,7 @@ struct Job {
   Body body;
   int64_t elems;
   Dtype dtype;
-  bool in_place, delays;
+  bool sums, in_place, delays;
   void *shared;
   Status results[RANKS_MAX];
 };
@@ -103,7 +103,7 @@ static void put(void *to, Dtype d, int64_t i, int r, int64_t e) {
 }
 
 // The specification of the sum: a binary counter over ranks, as TreeAccumulate counts micro-batches. One element, rounded at each addition.
-static void expect_sum(int ranks, Dtype d, int64_t e, void *out) {
+static void expect_sum(int ranks, Dtype d, Dtype to, int64_t e, void *out) {
   double level[8];
   int64_t level_int[8];
   bool full[8] = {false};
@@ -114,7 +114,7 @@ static void expect_sum(int ranks, Dtype d, int64_t e, void *out) {
     int64_t acc_int = dtype_is_float(d) ? 0 : element_read_int(cell, d, 0);
     int l = 0;
     for (; full[l]; l++) {
-      acc = d == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
+      acc = dtype_of_sums(d) == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
       acc_int = (int64_t)((uint64_t)level_int[l] + (uint64_t)acc_int);
       full[l] = false;
     }
@@ -125,13 +125,13 @@ static void expect_sum(int ranks, Dtype d, int64_t e, void *out) {
   int64_t acc_int = 0;
   for (int l = 0; l < 8; l++) {
     if (!full[l]) continue;
-    if (any) acc = d == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
+    if (any) acc = dtype_of_sums(d) == DTYPE_F32 ? (double)(float)((float)level[l] + (float)acc) : level[l] + acc;
     else acc = level[l];
     acc_int = any ? (int64_t)((uint64_t)level_int[l] + (uint64_t)acc_int) : level_int[l];
     any = true;
   }
-  if (dtype_is_float(d)) element_write(out, d, 0, acc);
-  else element_write_int(out, d, 0, acc_int);
+  if (dtype_is_float(d)) element_write(out, to, 0, acc);
+  else element_write_int(out, to, 0, acc_int);
 }
 
 static void delay(Job *job, unsigned *seed) {
@@ -165,19 +165,20 @@ static Status body_gather(Comm *c, Job *job) {
 }
 
 static Status body_scatter(Comm *c, Job *job) {
-  int64_t n = job->elems, width = dtype_bytes(job->dtype);
+  Dtype to = job->sums ? dtype_of_sums(job->dtype) : job->dtype;
+  int64_t n = job->elems, width = dtype_bytes(job->dtype), to_width = dtype_bytes(to);
   unsigned seed = (unsigned)c->rank + 1;
-  char *whole = calloc((size_t)(n * c->size) + 1, (size_t)width), *shard = calloc((size_t)n + 1, (size_t)width);
+  char *whole = calloc((size_t)(n * c->size) + 1, (size_t)width), *shard = calloc((size_t)n + 1, (size_t)to_width);
   char *own = job->in_place ? whole + c->rank * n * width : shard;
   Status status = NULL;
   for (int round = 0; round < 3 && !status; round++) {
     for (int64_t e = 0; e < n * c->size; e++) put(whole, job->dtype, e, c->rank, e + round);
     delay(job, &seed);
-    status = c->ops->reduce_scatter(c, 0, whole, own, n, job->dtype);
+    status = c->ops->reduce_scatter(c, 0, whole, own, n, job->dtype, job->sums);
     for (int64_t e = 0; e < n && !status; e++) {
       char cell[8];
-      expect_sum(c->size, job->dtype, c->rank * n + e + round, cell);
-      if (memcmp(cell, own + e * width, (size_t)width)) status = wrong("reduce_scatter", c->rank, e);
+      expect_sum(c->size, job->dtype, to, c->rank * n + e + round, cell);
+      if (memcmp(cell, own + e * to_width, (size_t)to_width)) status = wrong("reduce_scatter", c->rank, e);
     }
     for (int64_t e = 0; e < n * c->size && !status; e++) {     // other parts of `whole` are left as they are
       char cell[8];
@@ -203,7 +204,7 @@ static Status body_reduce(Comm *c, Job *job) {
     status = c->ops->all_reduce(c, 0, data, n, job->dtype);
     for (int64_t e = 0; e < n && !status; e++) {
       char cell[8];
-      expect_sum(c->size, job->dtype, e + round, cell);
+      expect_sum(c->size, job->dtype, job->dtype, e + round, cell);
       if (memcmp(cell, data + e * width, (size_t)width)) status = wrong("all_reduce", c->rank, e);
     }
   }
@@ -213,16 +214,27 @@ static Status body_reduce(Comm *c, Job *job) {
 }
 
 static void over_everything(Body body, bool can_be_apart) {
-  static const Dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_I64};
+  static const Dtype dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_I64, DTYPE_BF16, DTYPE_F16};
   for (int c = 0; c < N_COUNTS; c++)
     for (int s = 0; s < N_SIZES; s++)
-      for (int d = 0; d < 3; d++)
+      for (int d = 0; d < 5; d++)
         for (int in_place = 0; in_place <= can_be_apart; in_place++) {
           Job job = {.ranks = rank_counts[c], .body = body, .elems = sizes[s], .dtype = dtypes[d], .in_place = in_place, .delays = sizes[s] < 5000};
           run_ranks(&job, 60 * second_ns);
           expect_all_ok(&job);
           end_job(&job);
         }
+}
+
+// 16-bit floats to the f32 that they are added in.
+static void scatters_sums(void **state) {
+  for (int c = 0; c < N_COUNTS; c++)
+    for (int s = 0; s < N_SIZES; s++) {
+      Job job = {.ranks = rank_counts[c], .body = body_scatter, .elems = sizes[s], .dtype = s % 2 ? DTYPE_F16 : DTYPE_BF16, .sums = true};
+      run_ranks(&job, 60 * second_ns);
+      expect_all_ok(&job);
+      end_job(&job);
+    }
 }
 
 static void gathers(void **state) { over_everything(body_gather, true); }
@@ -474,7 +486,7 @@ static void mismatches(void **state) {
 static Status body_bad_arguments(Comm *c, Job *job) {
   float x[4] = {0};
   return job->elems == 0 ? c->ops->all_reduce(c, 1, x, 4, DTYPE_F32)
-         : job->elems == 1 ? c->ops->all_reduce(c, 0, x, 4, DTYPE_BF16)
+         : job->elems == 1 ? c->ops->all_reduce(c, 0, x, 4, DTYPE_BOOL)
                            : c->ops->read_begin(c, REGIONS);
 }
 
@@ -499,7 +511,8 @@ static void bad_arguments(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gathers), cmocka_unit_test(scatters), cmocka_unit_test(reduces),   cmocka_unit_test(views),         cmocka_unit_test(aborts),
+      cmocka_unit_test(gathers), cmocka_unit_test(scatters),
+      cmocka_unit_test(scatters_sums), cmocka_unit_test(reduces),   cmocka_unit_test(views),         cmocka_unit_test(aborts),
       cmocka_unit_test(deadline), cmocka_unit_test(mismatches), cmocka_unit_test(bad_arguments),
       cmocka_unit_test(two_threads), cmocka_unit_test(counts), cmocka_unit_test(counts_aborted),
   };

@@ -238,7 +238,9 @@ static Status fail_in_turn(FailingComm *f) {
   return status
 
 static Status failing_all_gather(Comm *c, int axis, const void *shard, void *whole, int64_t n, Dtype d) { COLLECTIVE(c, all_gather(f->inner, axis, shard, whole, n, d)); }
-static Status failing_scatter(Comm *c, int axis, const void *in, void *shard, int64_t n, Dtype d) { COLLECTIVE(c, reduce_scatter(f->inner, axis, in, shard, n, d)); }
+static Status failing_scatter(Comm *c, int axis, const void *in, void *shard, int64_t n, Dtype d, bool sums) {
+  COLLECTIVE(c, reduce_scatter(f->inner, axis, in, shard, n, d, sums));
+}
 static Status failing_all_reduce(Comm *c, int axis, void *data, int64_t n, Dtype d) { COLLECTIVE(c, all_reduce(f->inner, axis, data, n, d)); }
 static Status failing_barrier(Comm *c) { COLLECTIVE(c, barrier(f->inner)); }
 static Status failing_read_begin(Comm *c, int32_t region) { GUARD(c, read_begin(f->inner, region)); }
