@@ -6,7 +6,7 @@
 #include "differ.h"
 
 static Topic topic_of(const Value *v) {
-  bool parameter = v->role == ROLE_PARAM || v->role == ROLE_BUFFER || v->role == ROLE_CONST || v->role == ROLE_STATE || v->role == ROLE_MASTER;
+  bool parameter = v->role == ROLE_PARAM || v->role == ROLE_BUFFER || v->role == ROLE_CONST || v->role == ROLE_STATE || v->role == ROLE_NARROW;
   return parameter ? TOPIC_PARAMETERS : TOPIC_OPERATORS;
 }
 
