@@ -179,7 +179,7 @@ static Status linear_grad(Grad *g) {
 }
 
 const Op op_LinearAttention = {
-    .name = "LinearAttention", .domain = "", .policy = POLICY_LOW, .min_inputs = 3, .max_inputs = 6, .min_outputs = 1, .max_outputs = 2, .attrs = linear_attrs,
+    .name = "LinearAttention", .domain = "", .policy = POLICY_LOW, .min_inputs = 3, .max_inputs = 6, .min_outputs = 2, .max_outputs = 2, .attrs = linear_attrs,
     .attrs_bytes = sizeof(LinearAttrs), .infer = linear_infer, .grad = linear_grad, .run_ref = linear_ref, .run_cpu = linear_cpu,
     .workspace = linear_workspace, .cost = linear_cost};
 

@@ -426,7 +426,7 @@ static Status link_run(Work1 *w, int64_t n) {
   int64_t elems = w->bytes / (int64_t)sizeof(float);
   for (int64_t i = 0; i < n; i++) {
     if (w->use == LINK_GATHER) TRY(ops->all_gather(w->comm, 0, w->buffers[0], w->buffers[1], elems, DTYPE_F32));
-    else if (w->use == LINK_SCATTER) TRY(ops->reduce_scatter(w->comm, 0, w->buffers[1], w->buffers[0], elems, DTYPE_F32));
+    else if (w->use == LINK_SCATTER) TRY(ops->reduce_scatter(w->comm, 0, w->buffers[1], w->buffers[0], elems, DTYPE_F32, false));
     else TRY(ops->all_reduce(w->comm, 0, w->buffers[0], elems, DTYPE_F32));
   }
   return STATUS_OK;
