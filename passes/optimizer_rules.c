@@ -140,6 +140,12 @@ const OptimizerRule *optimizer_rule_find(const char *name) {
   return rule->name ? rule : NULL;
 }
 
+const char *optimizer_reach_text(const char *name) {
+  static const char *const texts[] = {"", " (norms of whole parameters)", " (whole matrices)"};
+  const OptimizerRule *rule = name ? optimizer_rule_find(name) : NULL;
+  return texts[rule ? rule->reach : REACH_ELEMENT];
+}
+
 // ---- Groups -------------------------------------------------------------------------------------------------------------------
 
 static bool group_matches(const ParamGroup *group, const char *param, const Type *type) {

@@ -48,6 +48,9 @@ typedef struct OptimizerRule {
 extern const OptimizerRule optimizer_rules[];              // ends with name NULL
 const OptimizerRule *optimizer_rule_find(const char *name);   // NULL when there is none
 
+// What an update of that optimizer needs beyond single elements, in parentheses after a blank; "" for nothing, and for names that are no row's.
+const char *optimizer_reach_text(const char *name);
+
 // The row that updates a parameter: its group's or the run's. Never NULL after attach_optimizer.
 const OptimizerRule *optimizer_rule_of(const CompileOptions *options, const char *param, const Type *type);
 

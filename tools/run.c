@@ -10,6 +10,7 @@
 #include "../ir/hex.h"
 #include "../ir/path.h"
 #include "../kernels/ops.h"
+#include "../passes/optimizer_rules.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/data.h"
 #include "../runtime/launch.h"
@@ -321,10 +322,10 @@ static Status say_plan_guarded(const Run *run, Arena *arena) {
   const Recipe *r = &program->recipe;
   PlanBytes bytes = plan_bytes(program, arena);
   char sent[32], peak[32];
-  fprintf(stderr, "tessera: %s '%s' in %.0f ms: %d rank%s, stage %d, %" PRId64 " micro-batches a step, %s, %s; each rank sends %s a step; arenas %s\n",
+  fprintf(stderr, "tessera: %s '%s' in %.0f ms: %d rank%s, stage %d, %" PRId64 " micro-batches a step, %s%s, %s; each rank sends %s a step; arenas %s\n",
           run->flow.is_plan ? "read plan" : "compiled", run->options->input, run->flow.compile_ms, mesh_ranks(&program->mesh),
-          mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer", r->precision,
-          bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
+          mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer",
+          optimizer_reach_text(r->optimizer), r->precision, bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
   if (run->flow.plan.n_variants > 1) fprintf(stderr, "tessera: a program for each of %d shapes of batches\n", run->flow.plan.n_variants);
   if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
   char bits[PLAN_BITS_BYTES];

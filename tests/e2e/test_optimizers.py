@@ -168,6 +168,8 @@ def check_groups(r):
                         ("w2:weight-decay=-1", "none of weight-decay=F"), ("w2:optimizer=adan", "unknown")):
         p = tessera("compile", r.model, "--batch", BATCH, "-o", plan, "--group", group)
         check(p.returncode == 2 and says in p.stderr, "--group %s: exit %d, %s" % (group, p.returncode, p.stderr))
+    for name, says in (("adamw", ", adamw, f32"), ("lamb", "lamb (norms of whole parameters)"), ("muon", "muon (whole matrices)")):
+        check(says in r.run("--optimizer", name, steps=1)["stderr"], "the run does not say what %s needs" % name)
     two = r.run("--optimizer", "adamw", "--lr", "0.01", "--group", "w2:optimizer=sgd,lr-scale=5", "--ranks", 2, "--zero", 3, batch=4, micro=2)
     check(two["losses"][-1] < two["losses"][0], "two optimizers: %s" % two["losses"])
 
