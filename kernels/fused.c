@@ -284,12 +284,12 @@ static Status fused_ref(const KernelContext *c) {
 // still reads that input. Only an input that no member after the result's own reads is safe.
 static bool fused_alias(const Node *node, int output, int input, Alias *out) {
   const FusedAttrs *a = node->attrs;
-  if (!type_equal(&node->inputs[input]->type, &node->outputs[output]->type)) return false;
+  if (output >= a->results.n || !type_equal(&node->inputs[input]->type, &node->outputs[output]->type)) return false;   // verify asks, whatever infer said
   int64_t writer = a->results.items[output] - node->n_inputs, at = 0;
   for (int64_t i = 0; i < a->operators.n; i++) {
     const Op *op = member(a->operators.items[i]);
     for (int k = 0; op && k < op->min_inputs; k++, at++)
-      if (i > writer && a->arguments.items[at] == input) return false;
+      if (at >= a->arguments.n || (i > writer && a->arguments.items[at] == input)) return false;
   }
   *out = (Alias){.kind = ALIAS_INPLACE, .input = input};
   return true;

@@ -501,6 +501,25 @@ def check_programs(tmp):
         check(p.returncode == 4 and "2 programs" in p.stderr, "%s of two programs: exit %d: %s" % (command[0], p.returncode, p.stderr))
 
 
+def check_attributes(tmp, plan):
+    """Operators with an attribute less, or with a list in it that is too short: refused, whatever else asks them."""
+    for n in plan.graph.node:
+        for a in n.attribute:
+            def change(p, short):
+                mine = by_name(p, n)
+                at = next(x for x in mine.attribute if x.name == a.name)
+                if short and len(at.ints) > 1:
+                    del at.ints[0]
+                else:
+                    mine.attribute.remove(at)
+            for short in (False, True):
+                broken = copy.deepcopy(plan)
+                change(broken, short)
+                code, _ = verify(tmp, broken)
+                check(code in (0, 1, 3), "%s without %s: exit %d" % (n.name, a.name, code))
+                counts["mutations"] = counts.get("mutations", 0) + 1
+
+
 def check_hostile(tmp, plan):
     """Random metadata: an answer, never a crash."""
     rng = random.Random(5)
@@ -549,6 +568,7 @@ def main():
         check_text(tmp, small)
         check_queues(tmp, small)
         check_programs(tmp)
+        check_attributes(tmp, compile_plan(tmp, "linreg", "--ranks", "2", "--zero", "3"))
         check_hostile(tmp, sharded)
     print(", ".join("%d %s" % (n, what) for what, n in counts.items()), "- %d failed" % len(failures))
     sys.exit(1 if failures else 0)
