@@ -44,8 +44,7 @@ static void code_book(bool is_signed, CodeBook *out) {
 
 static uint8_t nearest_code(const CodeBook *book, float x) {
   int code = 0;
-  for (int step = CODES / 2; step; step /= 2)
-    if (x > book->edges[code + step - 1]) code += step;
+  for (int step = CODES / 2; step; step /= 2) code += step & -(int)(x > book->edges[code + step - 1]);      // no branch: it could not be predicted
   return (uint8_t)code;
 }
 
@@ -106,24 +105,28 @@ static void encode(const CodeBook *book, const double *x, int64_t n, uint8_t *co
   for (int64_t k = 0; k < n; k++) codes[k] = nearest_code(book, (float)(x[k] * inverse));
 }
 
-// All in double: 8 bits of state leave no reason for a loop of less.
-static Status adam8_ref(const KernelContext *c) {
+// All in double, also where operands are floats and are read as they lie (`fast`): codes are the same then.
+static inline Status adam8_run(const KernelContext *c, bool fast) {
   Adam8Step s;
   TRY(adam8_step(c, &s));
   uint8_t *mean_codes = c->out[1].data, *square_codes = c->out[3].data;
   float *mean_scales = c->out[2].data, *square_scales = c->out[4].data;
   double mean[BLOCK], square[BLOCK];
+  float *params = c->out[0].data, scale = (float)s.scale;
+  const float *grads = c->in[IN_GRAD].data;
   for (int64_t at = 0, n = in_elems(c, IN_PARAM), b = 0; at < n; at += BLOCK, b++) {
     int64_t count = n - at < BLOCK ? n - at : BLOCK;
     for (int64_t k = 0; k < count; k++) {
       int64_t e = at + k;
-      double p = in_f(c, IN_PARAM, e), g = step_grad(c, e, s.scale);
+      double p = fast ? params[e] : in_f(c, IN_PARAM, e), g = fast ? grads[e] * scale : step_grad(c, e, s.scale);
       if (s.decoupled) p *= 1 - s.lr * s.weight_decay;
       else g += s.weight_decay * p;
       double m = (double)s.mean.values[mean_codes[e]] * mean_scales[b], v = (double)s.square.values[square_codes[e]] * square_scales[b];
       mean[k] = m + (1 - s.beta1) * (g - m);
       square[k] = s.beta2 * v + (1 - s.beta2) * g * g;
-      out_f(c, 0, e, p - s.lr / s.correction1 * mean[k] / (sqrt(square[k]) / s.root2 + s.eps));
+      p -= s.lr / s.correction1 * mean[k] / (sqrt(square[k]) / s.root2 + s.eps);
+      if (fast) params[e] = (float)p;
+      else out_f(c, 0, e, p);
     }
     encode(&s.mean, mean, count, mean_codes + at, &mean_scales[b]);
     encode(&s.square, square, count, square_codes + at, &square_scales[b]);
@@ -131,6 +134,10 @@ static Status adam8_ref(const KernelContext *c) {
   return STATUS_OK;
 }
 
+static Status adam8_ref(const KernelContext *c) { return adam8_run(c, false); }
+static Status adam8_cpu(const KernelContext *c) { return adam8_run(c, true); }
+
 const Op op_Adam8 = {
     .name = "Adam8", .domain = "tessera", .min_inputs = 9, .max_inputs = 9, .min_outputs = 5, .max_outputs = 5, .flags = OP_OPTIMIZER,
-    .nondifferentiable = 0x1ff, .attrs = adam8_attrs, .attrs_bytes = sizeof(Adam8Attrs), .infer = adam8_infer, .run_ref = adam8_ref, .alias = step_alias};
+    .nondifferentiable = 0x1ff, .attrs = adam8_attrs, .attrs_bytes = sizeof(Adam8Attrs), .infer = adam8_infer, .run_ref = adam8_ref, .run_cpu = adam8_cpu,
+    .alias = step_alias};
