@@ -216,6 +216,15 @@ static void lower_update(Lower *l, int b) {
   carry(&u, u.next, lb->stored, narrow ? "narrow" : "param");
 }
 
+// The norm of each gradient, as limbs, for the executor to read after the step.
+static void emit_gradient_norms(Lower *l, int b) {
+  BucketUpdate u = {.lower = l, .index = b, .sharded = l->buckets[b].updated_flat};
+  l->emit.cause = (Cause){.param = l->graph->buckets[b].params[0], .pass = "insert_collectives"};
+  Node *n = emit_bucket_step(&u, &op_TensorNorms, INPUTS(l->buckets[b].grad, l->graph->inverse_count), 1, NULL, 1, piece_attrs(&u, ATTRS(A_INT("scaled", 1))));
+  Value *norms = lower_name(l, sum_parts(&u, n ? n->outputs[0] : NULL), "bucket.%d.%s", b, "grad_norms");
+  if (norms) norms->role = ROLE_CONTROL;
+}
+
 // Clipped mean gradients of all buckets, their norm, and the factor that clips that. They lie beside the gradients themselves, which are read after the step.
 static void clip_by_value(Lower *l) {
   Graph *g = l->graph;
@@ -247,6 +256,8 @@ static void clip_by_value(Lower *l) {
 void lower_updates(Lower *l) {
   if (l->updates_done) return;
   l->updates_done = true;
+  for (size_t b = 0; l->options->param_norms && b < l->graph->n_buckets && !l->emit.status; b++)
+    if (l->buckets[b].update) emit_gradient_norms(l, (int)b);
   if (l->options->clip_value > 0) clip_by_value(l);
   for (size_t b = 0; b < l->graph->n_buckets && !l->emit.status; b++)
     if (l->buckets[b].update) lower_update(l, (int)b);

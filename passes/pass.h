@@ -40,6 +40,7 @@ typedef struct CompileOptions {
   double alpha, lr_decay, initial_accumulator;       // rmsprop; adagrad
   bool nesterov;
   const char *muon_adjust;       // "original", "match-rms-adamw"
+  bool param_norms;              // norms of single gradients are kept for the report
   double clip_value;             // each element of the mean gradient, before clip_norm; 0: none
   double ema;                    // decay of a moving average of the parameters; 0: none is kept
   const ParamGroup *groups;      // the first that matches a parameter holds

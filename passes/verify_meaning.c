@@ -15,7 +15,8 @@ const char *meaning_name(MeaningKind kind) {
   static const char *const names[] = {
       "a value of the model", "a constant of the start", "a bucket of parameters", "a parameter", "a bucket of gradients", "an optimizer state",
       "a moving average", "a partial sum", "a loss pair", "running statistics", "a squared norm", "a direction", "sums of rows and columns",
-      "norms of parameters", "the loss", "1 / count", "the norm", "the gradient's scale", "the learning rate", "the step number", "the micro-batch number"};
+      "norms of parameters", "norms of gradients", "the loss",
+      "1 / count", "the norm", "the gradient's scale", "the learning rate", "the step number", "the micro-batch number"};
   _Static_assert(sizeof names / sizeof *names == MEANING_COUNT, "one name per meaning");
   return names[kind];
 }
@@ -125,7 +126,7 @@ static void rule_unpack(Meanings *m, const Node *node) {
 static void check_label(Meanings *m, const Node *node, Meaning moved) {
   const Bucket *b = bucket_at(m, moved.bucket);
   const char *kind = attr_string(node, "kind"), *want = moved.kind == MEANS_GRAD ? "grad" : !b ? "control" : b->trainable ? "param" : "frozen";
-  bool sums = moved.kind == MEANS_TENSOR_LIMBS || moved.kind == MEANS_FACTOR_SUMS;
+  bool sums = moved.kind == MEANS_TENSOR_LIMBS || moved.kind == MEANS_FACTOR_SUMS || moved.kind == MEANS_GRAD_NORMS;
   if (moved.kind == MEANS_DIRECTION || sums) want = "optimizer";
   if (sums) moved.bucket = -1;          // no part of the bucket itself
   if (strcmp(kind, want) || attr_int(node, "bucket") != moved.bucket)
@@ -223,7 +224,7 @@ static void rule_pack(Meanings *m, const Node *node) {
 }
 
 static bool is_of_micro_batch(MeaningKind kind) { return kind == MEANS_GRAD || kind == MEANS_PAIR || kind == MEANS_STATISTICS; }
-static bool is_optimizers(MeaningKind kind) { return kind == MEANS_TENSOR_LIMBS || kind == MEANS_FACTOR_SUMS; }
+static bool is_optimizers(MeaningKind kind) { return kind == MEANS_TENSOR_LIMBS || kind == MEANS_FACTOR_SUMS || kind == MEANS_GRAD_NORMS; }
 static bool is_limbs(MeaningKind kind) { return kind == MEANS_LIMBS || is_optimizers(kind); }
 static bool is_summed(MeaningKind kind) { return is_of_micro_batch(kind) || is_limbs(kind); }
 

@@ -148,11 +148,24 @@ static void check_report(Meanings *m, const Value *v, MeaningKind kind, const ch
 
 // ---- Buckets ------------------------------------------------------------------------------------------------------------------
 
+// What the report reads as the norms of a bucket's gradients.
+static void check_gradient_norms(Meanings *m, int32_t b) {
+  char name[64];
+  snprintf(name, sizeof name, "bucket.%d.grad_norms", b);
+  const Value *v = graph_find_value(m->graph, name);
+  if (!v || v->role != ROLE_CONTROL) return;
+  Meaning of = m->of[v->id];
+  if (of.kind != MEANS_GRAD_NORMS || of.bucket != b || !of.over_ranks)
+    proof_defect(m->proof, "report", v->producer, v, "the plan reports '%s' as the norms of bucket %d, which is %s%s", v->name, b, meaning_name(of.kind),
+                 of.over_ranks ? "" : ", not summed over the ranks");
+}
+
 static void check_bucket(Meanings *m, size_t index) {
   const Bucket *b = &m->graph->buckets[index];
   const BucketProof *proof = &m->buckets[index];
   int zero = m->proof->ranks > 1 ? m->graph->recipe.zero : 0;
   if (!proof->param) proof_defect(m->proof, "wrong_load", NULL, NULL, "nothing loads bucket %zu ('%s', ...)", index, b->n_params ? b->params[0] : "");
+  check_gradient_norms(m, (int32_t)index);
   check_labels(m, (int32_t)index);
   if (!b->trainable) {
     const Node *node = proof->optimizer ? proof->optimizer : proof->reduction;

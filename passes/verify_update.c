@@ -31,11 +31,27 @@ static bool check_pair(Meanings *m, const Node *node, bool whole, Meaning *out) 
   return true;
 }
 
+// Complete gradients of a bucket, times 1 / count, for the report.
+static void gradient_norms(Meanings *m, const Node *node) {
+  const Value *grad = input(node, 0);
+  meaning_expect(m, node, input(node, 1), MEANS_INVERSE_COUNT, "inverse count");
+  if (!meaning_expect(m, node, grad, MEANS_GRAD, "gradient")) return;
+  Meaning of = m->of[grad->id];
+  check_pieces(m, node, of);
+  if (node->n_inputs != 2 || of.clipped || !of.over_micro || !of.over_ranks)
+    proof_defect(m->proof, of.over_ranks ? "accumulation" : "never_reduced", node, grad, "step '%s' takes '%s', which is no complete gradient", node->name, grad->name);
+  if (node->outputs[0]) m->of[node->outputs[0]->id] = (Meaning){.kind = MEANS_GRAD_NORMS, .bucket = of.bucket, .over_ranks = !of.shard, .over_micro = true};
+}
+
 void meanings_tensor_norms(Meanings *m, const Node *node) {
   Meaning of;
+  if (attr_int(node, "scaled")) {
+    gradient_norms(m, node);
+    return;
+  }
   if (!check_pair(m, node, false, &of)) return;
   check_pieces(m, node, of);
-  if (node->n_inputs != 2 || attr_int(node, "scaled"))
+  if (node->n_inputs != 2)
     proof_defect(m->proof, "wrong_input", node, input(node, 2), "step '%s' takes more than parameters and their direction", node->name);
   if (node->outputs[0])
     m->of[node->outputs[0]->id] = (Meaning){.kind = MEANS_TENSOR_LIMBS, .bucket = of.bucket, .over_ranks = !of.shard, .over_micro = true};

@@ -68,6 +68,9 @@ MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(
 // as the plan), else a state name.
 MUST_USE Status executor_read(Executor *executor, const char *param, const char *which, void *out);
 
+// Norm of a parameter's mean gradient of the last step, before clipping; plans compiled with param_norms only (else USAGE). Also from on_step.
+MUST_USE Status executor_gradient_norm(Executor *executor, const char *param, double *out);
+
 // XXH3-128 over the canonical bytes of all parameters in name order (name, 0, bytes each), as hex with terminator.
 MUST_USE Status executor_params_hash(Executor *executor, char out[33]);
 

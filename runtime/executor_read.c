@@ -1,11 +1,13 @@
 // What lies where after some steps: whole parameters, gradients and states collected from their shards, hashes, memory and bytes.
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "../ir/hex.h"
+#include "../kernels/limbs.h"
 #include "../ir/state.h"
 #include "executor_state.h"
 
@@ -81,6 +83,19 @@ Status executor_read(Executor *e, const char *param, const char *which, void *ou
   bool grad = which && !strcmp(which, "grad");
   if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, elems);
   if (grad) TRY(scale_gradient(e, bucket->dtype, out, elems));
+  return NULL;
+}
+
+Status executor_gradient_norm(Executor *e, const char *param, double *out) {
+  int b, slot;
+  char name[64];
+  const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
+  if (!bucket) FAIL(USAGE, param, "the plan has no parameter of this name");
+  snprintf(name, sizeof name, "bucket.%d.grad_norms", b);
+  const Value *v = graph_find_value(e->graph, name);
+  if (!v || v->role != ROLE_CONTROL || v->loc.buffer < 0 || v->type.dtype != DTYPE_I64 || type_elems(&v->type) != (int64_t)bucket->n_params * LIMBS)
+    FAIL(USAGE, param, "the plan keeps no norms of single gradients: compile it with --param-norms");
+  *out = sqrt(limbs_to_double((const int64_t *)address(e, v, 0) + (int64_t)slot * LIMBS));
   return NULL;
 }
 

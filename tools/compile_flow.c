@@ -380,6 +380,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.weight_decay = own ? own->post : options->given.weight_decay ? options->weight_decay : NAN;
   c.clip_norm = options->clip_norm;
   c.ema = options->ema;
+  c.param_norms = options->param_norms;
   c.clip_value = options->clip_value;
   TRY(read_groups_guarded(flow, options, &c));
   if (c.nesterov && (!(c.momentum > 0) || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");

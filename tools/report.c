@@ -146,6 +146,15 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   write_reals(w, "grad_norms", report->grad_norms, report->n_steps);
   write_reals(w, "clipped_grad_norms", report->clipped_norms, report->n_steps);
   write_reals(w, "lr", report->lr, report->n_steps);
+  if (report->param_norms) {
+    json_write_object(w, "param_grad_norms");
+    for (size_t p = 0; p < report->n_norm_params; p++) {
+      json_write_array(w, report->norm_params[p]);
+      for (int64_t i = 0; i < report->n_steps; i++) json_write_real(w, NULL, report->param_norms[(size_t)i * report->n_norm_params + p]);
+      json_write_end_array(w);
+    }
+    json_write_end_object(w);
+  }
   json_write_text(w, "params_hash", report->params_hash);
   json_write_int(w, "steps", report->n_steps);
   write_step_ms(w, report);

@@ -11,6 +11,9 @@ typedef struct RunReport {
   const Graph *program;            // NULL: the run failed before there was a plan
   int64_t n_steps;                 // finished
   const double *losses, *grad_norms, *step_ms;    // [n_steps]; loss of the global batch, norm before clipping
+  const double *param_norms;       // [n_steps * n_norm_params]; NULL: not asked for
+  const char *const *norm_params;  // their names
+  size_t n_norm_params;
   const double *clipped_norms, *lr;               // [n_steps]; norm after clipping
   const char *params_hash;         // NULL: not known
   double compile_ms;

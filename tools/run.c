@@ -78,6 +78,10 @@ typedef struct Run {
   int64_t first_step;
   int64_t micro_batches;       // M, over all ranks
   LrSchedule schedule;
+  double *param_norms;         // [done * n_norm_params]: --param-norms; NULL: not asked for
+  const char **norm_params;
+  size_t n_norm_params;
+  int64_t norm_steps;          // whose norms are there
   int64_t steps;               // to do; -1: until a stream ends
   Executor *executor;
   Trace *trace;                // NULL: nobody asked for one
@@ -381,6 +385,25 @@ static Status check_ranks(const Run *run) {
   return STATUS_OK;
 }
 
+// Names of what trains, where the plan has their norms.
+static Status list_norm_params(Run *run) {
+  const Graph *program = run->flow.plan.programs[0];
+  size_t n = 0;
+  bool kept = false;
+  for (size_t b = 0; b < program->n_buckets; b++) {
+    char name[64];
+    snprintf(name, sizeof name, "bucket.%zu.grad_norms", b);
+    kept |= graph_find_value(program, name) != NULL;
+    n += program->buckets[b].trainable ? (size_t)program->buckets[b].n_params : 0;
+  }
+  if (!kept) return STATUS_OK;
+  run->norm_params = calloc(n + 1, sizeof *run->norm_params);
+  if (!run->norm_params) FAIL(RESOURCE, NULL, "no memory for the names of %zu parameters", n);
+  for (size_t b = 0; b < program->n_buckets; b++)
+    for (int i = 0; program->buckets[b].trainable && i < program->buckets[b].n_params; i++) run->norm_params[run->n_norm_params++] = program->buckets[b].params[i];
+  return STATUS_OK;
+}
+
 static Status prepare(Run *run) {
   const Options *o = run->options;
   TRY(flow_open(o, &run->flow));
@@ -402,6 +425,7 @@ static Status prepare(Run *run) {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
     .grows = run->stream && may_vary(run),
   };
+  TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   TRY(profile_open(o, &run->flow.plan, &run->trace));
@@ -415,6 +439,17 @@ static Status prepare(Run *run) {
 
 static int64_t next_step(const Run *run) { return run->first_step + run->done; }
 
+static Status keep_param_norms(Run *run) {
+  if (!run->n_norm_params) return STATUS_OK;
+  size_t n = run->n_norm_params, at = (size_t)(run->done - 1) * n;
+  double *grown = realloc(run->param_norms, (at + n) * sizeof *grown);
+  if (!grown) FAIL(RESOURCE, NULL, "no memory for the norms of %zu parameters", n);
+  run->param_norms = grown;
+  for (size_t i = 0; i < n; i++) TRY(executor_gradient_norm(run->executor, run->norm_params[i], &grown[at + i]));
+  run->norm_steps = run->done;
+  return STATUS_OK;
+}
+
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
   LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms};
@@ -422,6 +457,7 @@ static bool on_step(void *self, const StepResult *result) {
   run->done++;
   if (!history_add(&run->history, &beat) && !run->stop)
     run->stop = status_fail(STATUS_RESOURCE, NULL, "no memory for the losses of more than %" PRId64 " steps", run->history.n);
+  if (!run->stop) run->stop = keep_param_norms(run);
   progress_step(&run->progress, result);
   if (stop_requested) run->interrupted = true;
   return !run->stop && !stop_requested;
@@ -556,7 +592,8 @@ static Status write_report(const Run *run, const StatusError *error) {
     .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
     .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
-    .executor = run->executor, .error = error,
+    .param_norms = run->norm_steps >= run->history.n ? run->param_norms : NULL,
+    .norm_params = run->norm_params, .n_norm_params = run->n_norm_params, .executor = run->executor, .error = error,
   };
   return report_write(o->report, &report);
 }
@@ -577,6 +614,8 @@ static int worker(void *arg, LaunchChannel *channel) {
   checkpoint_close(run.checkpoint);
   flow_finish(&run.flow);
   history_finish(&run.history);
+  free(run.param_norms);
+  free(run.norm_params);
   free(run.programs);
   status_free(run.stop);
   return command_print_error(status);

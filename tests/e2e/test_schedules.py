@@ -123,11 +123,13 @@ def check_norms(tmp):
     x = np.arange(9, dtype=np.float32).reshape(1, 9)
     norm = np.sqrt(70 * float((x.astype(np.float64) ** 2).sum()))
     for ranks, more in ((1, []), (2, []), (2, ["--bucket-bytes", 4096]), (4, ["--skip-passes", "bucket_collectives"])):
-        r = run(tmp, path, {"x.%d" % i: x for i in range(4)}, "--optimizer", "sgd", "--lr", 1, "--clip-norm", 1, "--ranks", ranks, "--micro-batches", 4, "--zero", 2 if ranks > 1 else 0,
+        r = run(tmp, path, {"x.%d" % i: x for i in range(4)}, "--param-norms", "--optimizer", "sgd", "--lr", 1, "--clip-norm", 1, "--ranks", ranks, "--micro-batches", 4, "--zero", 2 if ranks > 1 else 0,
                 *more, "--steps", 1, "--save", os.path.join(tmp, "m"))
         w = weights(os.path.join(tmp, "m"))
         check(abs(r["grad_norms"][0] - norm) < 1e-9 * norm, "70 parameters: norm %r, wanted %r" % (r["grad_norms"][0], norm))
         moved = max(np.abs(w[v] - (np.float32(0.1 * i) - x[0] / (norm + 1e-6))).max() for i, v in enumerate(names))
+        each = r["param_grad_norms"]
+        check(sorted(each) == names and all(abs(v[0] - norm / np.sqrt(70)) < 1e-9 * norm and len(v) == 1 for v in each.values()), "--param-norms: %s" % each)
         check(len(w) == 70 and moved < 1e-6, "70 parameters: a clipped step is off by %g" % moved)
 
 

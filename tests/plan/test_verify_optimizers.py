@@ -68,6 +68,12 @@ def check_around(tmp, plan):
                 expect(tmp, "%s takes the factor of gradients that are not clipped" % reader.name, plan, lambda p: take(p, reader, 2, "tessera.grad_scale"), ["wrong_input"])
                 expect(tmp, "%s: scales exchanged" % reader.name, plan, lambda p: by_name(p, reader).input.__setitem__(slice(6, 9), [reader.input[8], reader.input[7], reader.input[6]]),
                        ["wrong_state"])
+    for n in nodes(plan, "TensorNorms"):
+        expect(tmp, "%s at the rate of nothing" % n.name, plan, lambda p: take(p, n, 1, "tessera.lr"), ["wrong_input"])
+        check_pieces(tmp, plan, n)
+    for n in nodes(plan, "AllReduce"):
+        if attribute(n, "kind") == b"optimizer":
+            expect(tmp, "%s in another bucket's place" % n.name, plan, lambda p: take(p, n, 0, next(x.output[0] for x in nodes(p, "TensorNorms") if x.output[0] != n.input[0])), ["report", "graph"], or_malformed=True)
     for n in nodes(plan, "SquaredNorm"):
         expect(tmp, "%s multiplies by another factor" % n.name, plan, lambda p: take(p, n, 0, "tessera.lr"), ["wrong_input"])
     for n in nodes(plan, "Ema"):
@@ -86,7 +92,7 @@ def main():
             for zero in ("1", "3"):
                 check_steps(tmp, compile_plan(tmp, "gpt_merged", "--optimizer", optimizer, "--ranks", "2", "--zero", zero, "--bucket-bytes", "16384"), optimizer)
         for zero in ("0", "2"):
-            plan = compile_plan(tmp, "gpt_merged", "--optimizer", "adamw8", "--clip-value", "0.1", "--clip-norm", "1", "--ema", "0.9", "--ranks", "2", "--zero", zero,
+            plan = compile_plan(tmp, "gpt_merged", "--optimizer", "adamw8", "--clip-value", "0.1", "--clip-norm", "1", "--ema", "0.9", "--param-norms", "--ranks", "2", "--zero", zero,
                                 "--bucket-bytes", "16384")
             code, result = verify(tmp, plan)
             check(code == 0 and result["ok"], "clipped by value, stage %s: %s" % (zero, result["defects"][:2]))
