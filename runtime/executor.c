@@ -60,8 +60,12 @@ static Status run_training_step(RankState *r) {
   if (e->options.fault_rank == r->rank && e->options.fault_step == r->clock.step) FAIL(RANK, NULL, "the failure that --fault asked for");
   if (r->programs->lr) *r->programs->lr = learning_rate(e, r->clock.step);
   if (r->programs->step) *r->programs->step = r->clock.step + 1;
+  double start_ms = clock_now_ms();
   for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
+  double update_ms = clock_now_ms();
   TRY(rank_queues_run(&r->queues, r->programs, 0, PHASE_UPDATE));
+  r->micro_ms = update_ms - start_ms;
+  r->update_ms = clock_now_ms() - update_ms;
   count_bytes(r->comm->sent_bytes, before.sent_bytes, &r->sent_bytes);
   count_bytes(r->comm->copied_bytes, before.copied_bytes, &r->copied_bytes);
   count_bytes(r->comm->wire_bytes, before.wire_bytes, &r->wire_bytes);
@@ -417,7 +421,7 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     TRY(command_all(e, COMMAND_STEP));
     const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
-                         .lr = learning_rate(e, e->next_step)};
+                         .lr = learning_rate(e, e->next_step), .micro_ms = e->ranks[0].micro_ms, .update_ms = e->ranks[0].update_ms};
     double norm = first->clipped ? *first->clipped : result.grad_norm, factor = e->max_norm / (norm + 1e-6);          // as ClipScale has it
     result.clipped_norm = factor < 1 ? norm * factor : norm;
     e->next_step++;

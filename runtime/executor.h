@@ -26,6 +26,7 @@ typedef struct StepResult {
   double clipped_norm;      // after clipping by norm
   double lr;
   double ms;
+  double micro_ms, update_ms;   // of them, by rank 0: its micro-batches, and what follows
 } StepResult;
 
 typedef struct ExecutorOptions {

@@ -23,6 +23,7 @@ typedef struct RankState {
   ArenaMemory memory;
   RunClock clock;                    // kernels see it
   Status status;                     // of the last command
+  double micro_ms, update_ms;        // of the last step
   int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
 } RankState;
 

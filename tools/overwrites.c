@@ -6,12 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { N_OUTPUTS = 7 };
+enum { N_OUTPUTS = 8 };
 typedef struct Output { const char *option, *path; } Output;
 
 static void list_outputs(const Options *o, Output out[N_OUTPUTS]) {
   const Output all[N_OUTPUTS] = {{"-o", o->output}, {"--report", o->report}, {"--log", o->log}, {"--dump-grads", o->dump_grads}, {"--reproducer", o->reproducer},
-                                 {"--html", o->html}, {"--trace", o->trace}};
+                                 {"--html", o->html}, {"--trace", o->trace}, {"--metrics", o->step_metrics}};
   memcpy(out, all, sizeof all);
 }
 

@@ -1,6 +1,7 @@
 // tessera run: a supervised worker process opens, compiles and trains; this process waits for it, and writes the report when it dies.
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "../ir/path.h"
 #include "../kernels/ops.h"
 #include "../passes/optimizer_rules.h"
+#include "../runtime/arena_memory.h"
 #include "../runtime/checkpoint.h"
 #include "../runtime/data.h"
 #include "../runtime/launch.h"
@@ -22,6 +24,7 @@
 #include "report.h"
 #include "resume.h"
 #include "schedule_options.h"
+#include "step_log.h"
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
@@ -88,6 +91,7 @@ typedef struct Run {
   int64_t done;                // steps of this run
   History history;
   Progress progress;
+  StepLog *step_log;           // NULL: nobody asked for one
   char params_hash[33];
   bool interrupted;
   Status stop;                 // why it cannot go on; what was done is kept
@@ -375,6 +379,8 @@ static Status check_targets(const Options *o) {
   }
   TRY(check_target("log", o->log));
   TRY(check_target("trace", o->trace));
+  TRY(check_target("metrics", o->step_metrics));
+  TRY(step_log_check(o->step_metrics));
   return check_target("dump-grads", o->dump_grads);
 }
 
@@ -450,6 +456,15 @@ static Status keep_param_norms(Run *run) {
   return STATUS_OK;
 }
 
+static Status log_step(Run *run, const StepResult *result) {
+  StepRow row = {
+    .step = result->step, .loss = result->loss, .eval_loss = NAN, .lr = result->lr, .grad_norm = result->grad_norm, .clipped_norm = result->clipped_norm,
+    .rate = (double)run->progress.items_per_step * 1e3 / result->ms, .ms = result->ms, .micro_ms = result->micro_ms, .update_ms = result->update_ms,
+    .sent_bytes = executor_sent_bytes_per_step(run->executor), .peak_bytes = process_peak_bytes(),
+  };
+  return run->step_log ? step_log_add(run->step_log, &row) : STATUS_OK;
+}
+
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
   LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms};
@@ -459,6 +474,7 @@ static bool on_step(void *self, const StepResult *result) {
     run->stop = status_fail(STATUS_RESOURCE, NULL, "no memory for the losses of more than %" PRId64 " steps", run->history.n);
   if (!run->stop) run->stop = keep_param_norms(run);
   progress_step(&run->progress, result);
+  if (!run->stop) run->stop = log_step(run, result);
   if (stop_requested) run->interrupted = true;
   return !run->stop && !stop_requested;
 }
@@ -560,13 +576,25 @@ static void start_progress(Run *run, FILE *log) {
   };
 }
 
+static const char *rate_key(const Run *run) { return run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s"; }
+
+static Status train_and_log(Run *run) {
+  const Options *o = run->options;
+  if (o->step_metrics || o->tensorboard) TRY(step_log_open(o->step_metrics, o->tensorboard, rate_key(run), &run->step_log));
+  Status status = train(run), closed = step_log_close(run->step_log);
+  run->step_log = NULL;
+  if (!status) return closed;
+  status_free(closed);
+  return status;
+}
+
 static Status do_run(Run *run) {
   FILE *log = NULL;
   TRY(prepare(run));
   const Options *o = run->options;
   if (o->log && !(log = fopen(o->log, "w"))) FAIL(IO, NULL, "cannot write the log '%s'", o->log);
   start_progress(run, log);
-  Status status = train(run);
+  Status status = train_and_log(run);
   progress_finish(&run->progress);
   if (log && fclose(log) && !status) status = status_fail(STATUS_IO, NULL, "cannot write the log '%s'", o->log);
   TRY(status);
@@ -591,7 +619,7 @@ static Status write_report(const Run *run, const StatusError *error) {
     .grad_norms = run->history.grad_norms, .clipped_norms = run->history.clipped_norms, .lr = run->history.lr,
     .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
-    .rate_key = run->progress.item && !strcmp(run->progress.item, "tokens") ? "tokens_per_s" : "samples_per_s",
+    .rate_key = rate_key(run),
     .param_norms = run->norm_steps >= run->history.n ? run->param_norms : NULL,
     .norm_params = run->norm_params, .n_norm_params = run->n_norm_params, .executor = run->executor, .error = error,
   };
