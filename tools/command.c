@@ -6,13 +6,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "printable.h"
+
 int command_print_error(Status status) {
   if (!status) return STATUS_OK;
   if (status->what && status->what[0]) {
     fprintf(stderr, "tessera: error: ");
     if (status->rank >= 0) fprintf(stderr, "rank %d: ", status->rank);
-    if (status->node) fprintf(stderr, "node '%s': ", status->node);
-    fprintf(stderr, "%s\n", status->what);
+    if (status->node) {
+      fprintf(stderr, "node '");
+      printable_print(stderr, status->node, false);
+      fprintf(stderr, "': ");
+    }
+    printable_print(stderr, status->what, true);
+    fputc('\n', stderr);
   }
   int code = (int)status_code(status);
   status_free(status);

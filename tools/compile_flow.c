@@ -16,6 +16,7 @@
 #include "../passes/verify_plan.h"
 #include "../runtime/safetensors.h"
 #include "overwrites.h"
+#include "printable.h"
 
 static const size_t ARENA_LIMIT_BYTES = (size_t)8 << 30;   // far above any honest model: weights are not in it
 
@@ -56,7 +57,8 @@ static const char *file_kind(const char *path) {
   if (n >= 2 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5) return "a Python pickle: export the model with torch.onnx.export";
   if (n >= 6 && !memcmp(head, "\x93NUMPY", 6)) return "a numpy array: give it as data, --data INPUT=FILE.npy";
   if (n >= 9 && head[8] == '{' && !head[6] && !head[7]) return "a safetensors file: give it as data (--data) or as values of a model's inputs (--weights)";
-  return NULL;
+  if (!has_suffix(path, ".onnxtxt")) return NULL;
+  return "a graph as text: 'tessera opt' makes a plan file of it, with -o PLAN.onnx and --passes=train, or --passes=none where it is a plan already";
 }
 
 // A folder of training artifacts is its training model.
@@ -97,10 +99,13 @@ static Status check_model_files(const Options *options, Model *model, Flow *flow
 
 Status flow_open(const Options *options, Flow *out) {
   TRY(flow_open_programs(options, out));
-  if (out->n_programs > 1)
-    FAIL(UNSUPPORTED, NULL, "'%s' has %d programs, one for each coordinate of mesh axis '%s'; such plans are proved ('tessera verify') and not run or shown yet",
-         options->input, out->n_programs, PLAN_PROGRAM_AXIS);
-  return STATUS_OK;
+  return flow_check_one_program(options, out);
+}
+
+Status flow_check_one_program(const Options *options, const Flow *flow) {
+  if (flow->n_programs <= 1) return STATUS_OK;
+  FAIL(UNSUPPORTED, NULL, "'%s' has %d programs, one for each coordinate of mesh axis '%s'; such plans are proved ('tessera verify') and not run or shown yet",
+       options->input, flow->n_programs, PLAN_PROGRAM_AXIS);
 }
 
 Status flow_open_programs(const Options *options, Flow *out) {
@@ -257,7 +262,11 @@ static Status import_shapes(Flow *flow, const Options *options, const Type *data
 Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
   Imported imported;
   TRY(import_shapes(flow, options, data ? data_shapes(data, 0) : NULL, open_size, &imported));
-  for (size_t i = 0; i < imported.n_warnings; i++) fprintf(stderr, "tessera: warning: %s\n", imported.warnings[i]);
+  for (size_t i = 0; i < imported.n_warnings; i++) {
+    fprintf(stderr, "tessera: warning: ");
+    printable_print(stderr, imported.warnings[i], true);
+    fputc('\n', stderr);
+  }
   flow->graph = imported.graph;
   flow->weights = imported.weights;
   return STATUS_OK;
@@ -350,6 +359,8 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   if (options->reduce) c.reduce = !strcmp(options->reduce, "step") ? REDUCE_STEP : REDUCE_MICRO;
   c.precision = options->precision;
   c.keep_f32 = options->keep_f32;
+  if (c.keep_f32 && strcmp(c.precision, "bf16") && strcmp(c.precision, "fp16"))
+    FAIL(USAGE, NULL, "--keep-f32 %s: with --precision %s nothing computes in 16 bits; it goes with bf16 and fp16", c.keep_f32, c.precision);
   c.isa = isa_best();
   if (options->isa && !isa_from_name(options->isa, &c.isa)) FAIL(USAGE, NULL, "--isa: '%s' is unknown", options->isa);
   if (!isa_available(c.isa))

@@ -31,6 +31,7 @@ typedef struct Flow {
 // UNSUPPORTED: a plan of several programs.
 MUST_USE Status flow_open(const Options *options, Flow *out);
 MUST_USE Status flow_open_programs(const Options *options, Flow *out);      // takes those, too
+MUST_USE Status flow_check_one_program(const Options *options, const Flow *flow);
 void flow_finish(Flow *flow);
 
 // Opens --data for the inputs of the file. `seed`: of the shuffle.

@@ -9,6 +9,7 @@
 #include "graph_diff.h"
 #include "graph_file.h"
 #include "json_write.h"
+#include "printable.h"
 
 // ---- What is asked ------------------------------------------------------------------------------------------------------------
 
@@ -171,10 +172,9 @@ static void print_difference(const Difference *x) {
   printf("  %c ", signs[x->kind]);
   if (x->step_a >= 0 && x->step_b >= 0 && x->step_a != x->step_b) printf("[%" PRId64 " -> %" PRId64 "] ", x->step_a, x->step_b);
   else if (x->step_a >= 0 || x->step_b >= 0) printf("[%" PRId64 "] ", x->step_a >= 0 ? x->step_a : x->step_b);
-  printf("%s", x->what);
-  if (x->field) printf(": %s", x->field);
-  if (x->before && x->after) printf(": %s -> %s", x->before, x->after);
-  else if (x->before || x->after) printf(": %s", x->before ? x->before : x->after);
+  const char *const parts[] = {x->what, x->field ? ": " : "", x->field ? x->field : "", x->before || x->after ? ": " : "", x->before ? x->before : "",
+                               x->before && x->after ? " -> " : "", x->after ? x->after : ""};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) printable_print(stdout, parts[i], false);
   printf("\n");
 }
 
@@ -213,7 +213,11 @@ static void print_text(const Options *options, const Question *q, const GraphDif
   print_totals(totals, n_totals);
   for (int t = 0; t < TOPIC_COUNT; t++)
     if (q->topics[t]) print_topic(diff, (Topic)t, options->lines);
-  for (size_t i = 0; i < diff->n_notes; i++) printf("  (not counted: %s)\n", diff->notes[i]);
+  for (size_t i = 0; i < diff->n_notes; i++) {
+    printf("  (not counted: ");
+    printable_print(stdout, diff->notes[i], false);
+    printf(")\n");
+  }
   fflush(stdout);
   print_limits(q);
 }

@@ -81,6 +81,21 @@ Status graph_file_open_assuming(const Options *options, int64_t open_size, Graph
   return out->flow.is_plan ? STATUS_OK : flow_import(&out->flow, options, NULL, open_size);
 }
 
+Status graph_file_open_plan(const Options *options, GraphFile *out) {
+  *out = (GraphFile){0};
+  Flow *flow = &out->flow;
+  if (options->input && graph_file_is_text(options->input)) {
+    TRY(graph_file_open(options, out));
+    flow->is_plan = true;
+  } else {
+    TRY(flow_open_programs(options, flow));
+  }
+  if (flow->is_plan && !(flow->graph->facts & FACT_PLANNED))
+    FAIL(USAGE, NULL, "'%s' is a graph and no plan; 'tessera opt %s --passes=train -o PLAN.onnx' makes a plan of one that is as a model was", options->input,
+         options->input);
+  return STATUS_OK;
+}
+
 void graph_file_close(GraphFile *file) {
   flow_finish(&file->flow);
   text_weights_close(file->weights);

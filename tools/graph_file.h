@@ -20,6 +20,9 @@ bool graph_file_is_text(const char *path);
 MUST_USE Status graph_file_open(const Options *options, GraphFile *out);
 // The same; a model's dimensions that stay open take `open_size` (0: they are an error).
 MUST_USE Status graph_file_open_assuming(const Options *options, int64_t open_size, GraphFile *out);
+// For commands that look at plans: a model is left to the caller (flow.is_plan false: it is not imported yet), a plan may have several programs. USAGE:
+// text, or what opt wrote, of a graph that is no plan. Of text there is flow.graph and no flow.programs.
+MUST_USE Status graph_file_open_plan(const Options *options, GraphFile *out);
 void graph_file_close(GraphFile *file);
 
 // The whole of a text file, "-": standard input; heap.

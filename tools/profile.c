@@ -6,6 +6,7 @@
 
 #include "../ir/op.h"
 #include "plan_view.h"
+#include "printable.h"
 #include "trace_file.h"
 
 enum { NEWEST_STEPS = 3, ROWS = 16, CAUSES = 8 };
@@ -77,7 +78,7 @@ static const Node *waited_for(const Graph *g, const Node *node) {
 static const char *cause_text(const PlanView *v, const Node *n, Arena *arena) {
   const LedgerEntry *entry = v->entry_of_step[n->id] >= 0 ? &v->ledger[v->entry_of_step[n->id]] : NULL;
   const char *what = entry ? ledger_purpose(v->graph, entry) : n->op->name, *of = n->cause.param ? n->cause.param : n->cause.node;
-  return of ? arena_printf(arena, "%s, %s", what, of) : what;
+  return of ? arena_printf(arena, "%s, %s", what, printable_text(of, arena)) : what;
 }
 
 typedef struct Profile { SpentList ops, phases, purposes, causes; int64_t exposed_ns; } Profile;

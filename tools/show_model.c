@@ -9,6 +9,7 @@
 #include "json_write.h"
 #include "plan_layers.h"
 #include "metrics.h"
+#include "printable.h"
 
 typedef struct OpCount { const char *domain, *name; int64_t count; bool has_row; } OpCount;
 
@@ -254,15 +255,16 @@ static bool has_open_dims(const Flow *flow) {
 }
 
 static void show_model_text(const Flow *flow, const StatusError *problem) {
-  const Graph *graph = flow->graph;
+  Graph *graph = flow->graph;
   int columns = NAME_COLUMNS_MIN;
-  for (size_t i = 0; i < flow->n_inputs; i++) widen(&columns, flow->inputs[i].name);
+  if (graph) printable_graph(graph);
+  for (size_t i = 0; i < flow->n_inputs; i++) widen(&columns, printable_text(flow->inputs[i].name, flow->arena));
   for (size_t i = 0; graph && i < graph->n_outputs; i++) widen(&columns, graph->outputs[i]->name);
   printf("inputs\n");
   for (size_t i = 0; i < flow->n_inputs; i++) {
     char shape[256];
     shape_of(&flow->inputs[i], shape, sizeof shape);
-    printf("  %-*s %s\n", columns, flow->inputs[i].name, shape);
+    printf("  %-*s %s\n", columns, printable_text(flow->inputs[i].name, flow->arena), printable_text(shape, flow->arena));
   }
   if (graph) {
     printf(has_open_dims(flow) ? "outputs (open dimensions taken as %d, or as --dim and --batch say)\n" : "outputs\n", FLOW_ASSUMED_SIZE);
@@ -280,8 +282,13 @@ static void show_model_text(const Flow *flow, const StatusError *problem) {
   }
   if (problem) {
     printf("problems\n");
-    if (problem->node) printf("node '%s': ", problem->node);
-    printf("%s\n", problem->what);
+    if (problem->node) {
+      printf("node '");
+      printable_print(stdout, problem->node, false);
+      printf("': ");
+    }
+    printable_print(stdout, problem->what, true);
+    printf("\n");
   } else {
     printf("no problems\n");
   }

@@ -42,12 +42,16 @@ const char *count_text(int64_t count, char out[COUNT_BYTES]) {
   return out;
 }
 
+static bool is_continuation(char c) { return ((unsigned char)c & 0xc0) == 0x80; }     // of a character of UTF-8
+
 const char *name_text(const char *name, int columns, char out[NAME_BYTES]) {
   int n = (int)strlen(name);
   if (columns > NAME_BYTES - 1) columns = NAME_BYTES - 1;
   if (n <= columns) snprintf(out, NAME_BYTES, "%s", name);
   else {
     int tail = (columns - 2 + 1) / 2, head = columns - 2 - tail;
+    while (head > 0 && is_continuation(name[head])) head--;      // no character is cut in two
+    while (tail > 0 && is_continuation(name[n - tail])) tail--;
     snprintf(out, NAME_BYTES, "%.*s..%s", head, name, name + n - tail);
   }
   return out;

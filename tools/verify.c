@@ -5,8 +5,9 @@
 
 #include "../passes/verify_plan.h"
 #include "command.h"
-#include "compile_flow.h"
+#include "graph_file.h"
 #include "json_write.h"
+#include "printable.h"
 #include "progress.h"
 
 typedef struct Proof {
@@ -104,9 +105,14 @@ static void print_code(const Proof *p, const PlanCode *code) {
     if (!named) printf("%s (%s): %s\n", code->code, code->group, code->meaning);
     named = true;
     if (p->n_programs > 1) printf("  program %d:\n  ", d->program);
-    if (d->step >= 0) printf("  step %lld (%s): %s", (long long)d->step, d->op, d->what);
-    else printf("  %s", d->what);
-    if (d->param) printf(" [%s]", d->param);
+    printf("  ");
+    if (d->step >= 0) printf("step %lld (%s): ", (long long)d->step, d->op);
+    printable_print(stdout, d->what, false);
+    if (d->param) {
+      printf(" [");
+      printable_print(stdout, d->param, false);
+      printf("]");
+    }
     printf("\n");
   }
 }
@@ -135,11 +141,14 @@ static void print_codes(void) {
   }
 }
 
-static Status verify(Flow *flow, const Options *options) {
-  TRY(flow_open_programs(options, flow));
+static Status verify(GraphFile *file, const Options *options) {
+  TRY(graph_file_open_plan(options, file));
+  const Flow *flow = &file->flow;
+  const Graph *text[] = {flow->graph}, *const *programs = flow->n_programs ? flow->programs : text;
+  int n_programs = flow->n_programs ? flow->n_programs : 1;
   if (!flow->is_plan) FAIL(USAGE, NULL, "'%s' is a model, not a plan; 'tessera compile' makes one of it", options->input);
-  Proof p = {.graph = flow->graph, .programs = flow->programs, .n_programs = flow->n_programs, .arena = flow->arena};
-  TRY(verify_programs(flow->programs, flow->n_programs, p.arena, &p.defects, &p.n, &p.counts));
+  Proof p = {.graph = flow->graph, .programs = programs, .n_programs = n_programs, .arena = flow->arena};
+  TRY(verify_programs(programs, n_programs, p.arena, &p.defects, &p.n, &p.counts));
   TRY(print_guarded(options, &p));
   return command_exit_silently(p.n ? STATUS_CHECK : STATUS_OK);
 }
@@ -149,8 +158,8 @@ Status command_verify(const Options *options) {
     print_codes();
     return STATUS_OK;
   }
-  Flow flow = {0};
-  Status status = verify(&flow, options);
-  flow_finish(&flow);
+  GraphFile file = {0};
+  Status status = verify(&file, options);
+  graph_file_close(&file);
   return status;
 }

@@ -224,6 +224,57 @@ def check_html(tmp):
     check(open(page, "rb").read() == before, "a failed --html has changed something")
 
 
+def check_names(tmp):
+    """Control characters in names neither forge a line nor reach the terminal; long names are not cut inside of a character."""
+    import onnx
+    source, plan, text = (os.path.join(tmp, n) for n in ("control.onnx", "control.plan.onnx", "control.onnxtxt"))
+    m = onnx.load(model("mlp"))
+    weight = m.graph.initializer[0].name
+    odd = "w\x1b[2J\n    99 micro   AllReduce\r\x7f" + "\u00fc" * 120
+    for n in m.graph.node:
+        n.name = "\x1b[31m" + n.name
+        for i, name in enumerate(n.input):
+            if name == weight:
+                n.input[i] = odd
+    m.graph.initializer[0].name = odd
+    onnx.save(m, source)
+    check(tessera("compile", source, "-o", plan, "--ranks", 2, "--zero", 3).returncode == 0, "compile of odd names")
+    check(tessera("opt", plan, "--passes=none", "-o", text).returncode == 0, "text of odd names")
+    broken = os.path.join(tmp, "broken.onnxtxt")
+    with open(text) as f, open(broken, "w") as to:
+        to.write(f.read().replace('"trainable": true', '"trainable": false').replace('"persistent": true', '"persistent": false', 1))
+    for p in (tessera("show", source), tessera("show", plan, "--params", "--comm", "--memory", "--schedule"), tessera("verify", broken),
+              tessera("diff", text, broken), tessera("show", plan, "--layer", "\x1b[2J"), tessera("run", plan, "--data", "random", "--steps", 1, "--profile")):
+        shown = p.stdout + p.stderr
+        control = sorted({c for c in shown if (ord(c) < 32 or ord(c) == 127) and c != "\n"})
+        check(not control, "control characters are printed: %s of %s" % (control, p.args))
+        check(not re.search(r"^ +99 micro", shown, re.M), "a name forges a line")
+    listed = tessera("show", plan, "--params").stdout
+    check("w\\x1b[2J\\n    99 micro" in listed and "\ufffd" not in listed, "the name is not listed: " + listed)
+    shown = json.loads(tessera("show", plan, "--json").stdout)
+    check(odd in [p["name"] for b in shown["buckets"] for p in b["params"]], "--json has the name as it is")
+
+
+def check_usage(tmp):
+    """What would be ignored is an error; plans are read as text, too."""
+    source, plan, text = model("mlp"), os.path.join(tmp, "usage.plan.onnx"), os.path.join(tmp, "usage.onnxtxt")
+    tessera("compile", source, "-o", plan, "--ranks", 2, "--zero", 3)
+    tessera("opt", plan, "--passes=none", "-o", text)
+    for options, said in ((["--layer", "zz*"], "--layer zz* matches no"), (["--params", "zz*"], "--params zz* matches no"), (["--json", "--dot"], "--json and --dot")):
+        p = tessera("show", plan, *options)
+        check(p.returncode == 2 and said in p.stderr and not p.stdout, "show %s: %d %s" % (options, p.returncode, p.stderr))
+    check(tessera("show", text).stdout == tessera("show", plan).stdout, "a plan as text is shown otherwise")
+    a, b = (tessera("verify", f, "--json").stdout for f in (text, plan))
+    check(a == b and json.loads(a)["ok"], "a plan as text is proved otherwise: %s %s" % (a, b))
+    graph = os.path.join(tmp, "graph.onnxtxt")
+    tessera("opt", source, "--passes=infer_types", "-o", graph)
+    for command in ("show", "verify"):
+        p = tessera(command, graph)
+        check(p.returncode == 2 and "is a graph and no plan" in p.stderr, "%s of text without a plan: %d %s" % (command, p.returncode, p.stderr))
+    p = tessera("run", graph, "--data", "random")
+    check(p.returncode == 3 and "a graph as text: 'tessera opt' makes a plan file" in p.stderr, "run of text: %d %s" % (p.returncode, p.stderr))
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         check_json(tmp)
@@ -232,6 +283,8 @@ def main():
         check_text(tmp)
         check_dot(tmp)
         check_html(tmp)
+        check_names(tmp)
+        check_usage(tmp)
     finish()
 
 
