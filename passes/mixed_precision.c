@@ -2,10 +2,10 @@
 // bits; sums, exponentials, norms and losses f32; all others the widest of what they are given, where parameters and constants adapt to the
 // rest. Casts are placed once per value and type. Parameters stay f32: what reads one through a Cast gets the narrow copy that the lowering
 // keeps beside it, and the gradient arrives in 16 bits. The loss is f32.
-#include <fnmatch.h>
 #include <math.h>
 #include <string.h>
 
+#include "../ir/name_pattern.h"
 #include "../kernels/ops.h"
 #include "pass_list.h"
 
@@ -23,18 +23,20 @@ static bool is_mixed(Dtype d) { return d == DTYPE_F32 || d == DTYPE_F16 || d == 
 
 // ---- Which type -----------------------------------------------------------------------------------------------------------------
 
-static bool matches(const char *patterns, const char *name, Arena *arena) {
-  for (const char *at = patterns; name && at && *at;) {
-    size_t n = strcspn(at, ",");
-    if (!fnmatch(arena_string_n(arena, at, n), name, 0)) return true;
-    at += n + (at[n] == ',');
-  }
-  return false;
+static bool is_named(const char *patterns, const Node *n) {
+  return name_pattern_matches(patterns, n->name) || (n->origin && name_pattern_matches(patterns, n->origin)) || name_pattern_matches(patterns, n->op->name);
 }
 
-static bool is_kept(const Mixed *m, const Node *n) {
-  Arena *arena = m->emit.graph->arena;
-  return matches(m->keep, n->name, arena) || matches(m->keep, n->origin, arena) || matches(m->keep, n->op->name, arena);
+static bool is_kept(const Mixed *m, const Node *n) { return is_named(m->keep, n); }
+
+// A pattern that takes no node is a mistake.
+static Status check_kept(const Graph *graph, const char *keep) {
+  for (char pattern[NAME_PATTERN_BYTES]; name_pattern_next(&keep, pattern, sizeof pattern);) {
+    size_t i = 0;
+    while (i < graph->n_nodes && !is_named(pattern, graph->nodes[i])) i++;
+    if (i == graph->n_nodes) FAIL(USAGE, NULL, "--keep-f32 %s matches no node and no operator of the graph", pattern);
+  }
+  return STATUS_OK;
 }
 
 // Does every number of the constant have a place in f16? Infinities are meant.
@@ -118,6 +120,7 @@ Status pass_mixed_precision(Graph *graph, const CompileOptions *options) {
   if (graph->facts & FACT_BACKWARD)
     FAIL(UNSUPPORTED, NULL, "the graph brings its own gradients, so its types stay as they are; --precision %s works on forward graphs, --precision f32 on this one",
          options->precision);
+  TRY(check_kept(graph, options->keep_f32));
   Mixed m = {.low = bf16 ? DTYPE_BF16 : DTYPE_F16, .keep = options->keep_f32, .n_values = graph->n_values};
   m.emit = (Emit){.graph = graph};
   m.narrow = ARENA_ARRAY(graph->arena, Value *, graph->n_values);

@@ -66,6 +66,9 @@ def main():
             (["run", model("mlp"), "--data", inputs("mlp"), "--batch", "0"], 2, ["1 or more"]),
             (["run", model("mlp"), "--data", inputs("mlp"), "--ranks", "5000"], 2, ["5000 ranks", "4096"]),
             (["run", model("mlp"), "--data", inputs("mlp"), "--steps", "40", "--optimizer", "sgd", "--lr", "1e30"], 1, ["is nan"]),
+            (["run", model("mlp"), "--data", inputs("mlp"), "--keep-f32", "Gemm"], 2, ["--precision f32 nothing computes in 16 bits"]),
+            (["run", model("mlp"), "--data", inputs("mlp"), "--precision", "bf16", "--keep-f32", "Gemm,Gem"], 2, ["--keep-f32 Gem matches no node"]),
+            (["run", model("mlp"), "--data", inputs("mlp"), "--precision", "bf16", "--keep-f32", "Gemm", "--steps", "1"], 0, []),
             (["compile", fixed, *LOSS, "-o", plan], 0, []),
         ]
         for arguments, code, words in cases:
