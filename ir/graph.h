@@ -215,6 +215,7 @@ typedef struct Recipe {
   const char *loss_rule;       // a sentence: how micro-batches weigh
   const char *optimizer;       // "adamw"; of parameters whose group names no other
   double lr;                   // default learning rate
+  double loss_units;           // a power of two near the summands of a step's loss: loss_seed is the scale of the mean loss divided by it; 0: no scaling
   const char *options;         // what was asked for and decides results, one option of the command line per line; NULL: not known
   int processes, ranks_per_process, threads_per_rank;
   const char *isa;             // "scalar", "avx2", "avx512", "amx"
@@ -230,6 +231,8 @@ typedef struct OwnOptimizer {
   int64_t t0;                  // T at the first step
   bool nesterov, post_by_lr, correct_bias;
 } OwnOptimizer;
+
+#define LOSS_SEED "tessera.loss_seed"   // control value, f64: what the gradient of the loss begins with; absent: 1
 
 enum { IR_OPSET = 23 };          // the one meaning of ai.onnx operators inside; the importer upgrades to it
 

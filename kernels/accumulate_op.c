@@ -154,3 +154,23 @@ static Status mean_ref(const KernelContext *c) {
 const Op op_LossMean = {
     .name = "LossMean", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 2,
     .infer = mean_infer, .run_ref = mean_ref};
+
+// ---- LossUnscale --------------------------------------------------------------------------------------------------------------
+
+static Status unscale_infer(Node *node, Arena *arena) {
+  for (int i = 0; i < 2; i++) {
+    const Type *t = &node->inputs[i]->type;
+    if (t->dtype != DTYPE_F64 || t->rank) FAIL(MALFORMED, node->name, "%s must be a double scalar", i ? "loss_seed" : "inverse_count");
+  }
+  node->outputs[0]->type = type_scalar(DTYPE_F64);
+  return NULL;
+}
+
+static Status unscale_ref(const KernelContext *c) {
+  out_f(c, 0, 0, in_f(c, 0, 0) / in_f(c, 1, 0));
+  return NULL;
+}
+
+const Op op_LossUnscale = {
+    .name = "LossUnscale", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
+    .nondifferentiable = 3, .infer = unscale_infer, .run_ref = unscale_ref};

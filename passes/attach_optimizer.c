@@ -106,6 +106,9 @@ Status pass_attach_optimizer(Graph *graph, const CompileOptions *o) {
   TRY(e.status);
   graph->loss_report = mean->outputs[0];
   graph->inverse_count = mean->outputs[1];
+  const Value *seed = graph_find_value(graph, LOSS_SEED);
+  if (seed && seed->role == ROLE_CONTROL) graph->inverse_count = emit(&e, &op_LossUnscale, INPUTS(mean->outputs[1], (Value *)seed), NULL);
+  TRY(e.status);
   graph_claim_name(graph, graph->loss_report, "tessera.loss");
   graph_claim_name(graph, graph->inverse_count, "tessera.inverse_count");
   Value **norm_inputs = ARENA_ARRAY(arena, Value *, n_grads + 1);

@@ -1,6 +1,10 @@
 // build_backward: reverse-mode differentiation of graph->loss (a sum over the micro-batch). Each operator's row says what its gradient is;
 // this pass decides which gradients are wanted, adds up contributions in a fixed order (reverse node order) and marks the results.
+#include <math.h>
+#include <string.h>
+
 #include "../kernels/ops.h"
+#include "accumulate.h"
 #include "pass_list.h"
 
 typedef struct Backward {
@@ -112,6 +116,27 @@ static Status adopt_gradients(Graph *graph) {
   return STATUS_OK;
 }
 
+// Of how many summands the loss of a step is, to a power of two: scaling by it changes no bit. All micro-batches count as large as this one.
+static double loss_units(const Graph *graph, double micro_batches) {
+  const Value *count = graph->loss_count;
+  double n = 1;
+  if (value_const(count)) n = weight_read_float(count->weight, 0);
+  else if (count->producer && count->producer->op == &op_CrossEntropyCount) n = (double)type_elems(&count->producer->inputs[0]->type);
+  n *= micro_batches;
+  return n >= 1 ? exp2(round(log2(n))) : 1;
+}
+
+// f16 gradients begin with a number that the executor chooses from step to step; the update divides by it.
+static Value *scaled_seed(Backward *b, double micro_batches) {
+  Graph *graph = b->graph;
+  Value *seed = graph_add_value(graph, LOSS_SEED);
+  graph_claim_name(graph, seed, LOSS_SEED);
+  seed->role = ROLE_CONTROL;
+  seed->type = type_scalar(DTYPE_F64);
+  graph->recipe.loss_units = loss_units(graph, micro_batches);
+  return emit(&b->emit, &op_Cast, INPUTS(seed), ATTRS(A_INT("to", graph->loss->type.dtype)));
+}
+
 Status pass_build_backward(Graph *graph, const CompileOptions *options) {
   if (graph->facts & FACT_BACKWARD) return adopt_gradients(graph);
   Backward b = {.graph = graph, .n_nodes = graph->n_nodes, .n_values = graph->n_values};
@@ -122,7 +147,9 @@ Status pass_build_backward(Graph *graph, const CompileOptions *options) {
     FAIL(UNSUPPORTED, graph->loss->producer ? graph->loss->producer->name : NULL,
          "no trainable parameter reaches the loss '%s': there is nothing to train; --params PATTERN says which initializers are parameters",
          graph->loss->name);
-  Value *one = emit_float(&b.emit, "loss.grad", graph->loss->type.dtype, 1.0);
+  int64_t k;
+  TRY(micro_per_rank(options, &k));
+  Value *one = strcmp(options->precision, "fp16") ? emit_float(&b.emit, "loss.grad", graph->loss->type.dtype, 1.0) : scaled_seed(&b, (double)k * options->ranks);
   TRY(b.emit.status);
   b.grads = ARENA_ARRAY(graph->arena, Value *, b.n_values);
   b.grads[graph->loss->id] = one;

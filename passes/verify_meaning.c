@@ -16,7 +16,8 @@ const char *meaning_name(MeaningKind kind) {
       "a value of the model", "a constant of the start", "a bucket of parameters", "a parameter", "a bucket of gradients", "an optimizer state",
       "a moving average", "a partial sum", "a loss pair", "running statistics", "a squared norm", "a direction", "sums of rows and columns",
       "norms of parameters", "norms of gradients", "the loss",
-      "1 / count", "the norm", "the gradient's scale", "the learning rate", "the step number", "the micro-batch number"};
+      "1 / count of the scaled loss", "1 / count", "the norm", "the gradient's scale", "the learning rate", "the step number", "the micro-batch number",
+      "the number that gradients begin with"};
   _Static_assert(sizeof names / sizeof *names == MEANING_COUNT, "one name per meaning");
   return names[kind];
 }
@@ -334,10 +335,21 @@ static void check_complete(Meanings *m, const Node *node, const Value *v) {
   check_accumulated(m, node, v);
 }
 
+static bool is_scaled(const Graph *g) {
+  const Value *seed = graph_find_value(g, LOSS_SEED);
+  return seed && seed->role == ROLE_CONTROL;
+}
+
+static void rule_unscale(Meanings *m, const Node *node) {
+  meaning_expect(m, node, input(node, 0), MEANS_SCALED_COUNT, "1 / count of the scaled loss");
+  meaning_expect(m, node, input(node, 1), MEANS_SEED, "number that gradients begin with");
+  mean(m, output(node, 0), (Meaning){.kind = MEANS_INVERSE_COUNT, .bucket = -1});
+}
+
 static void rule_mean(Meanings *m, const Node *node) {
   if (meaning_expect(m, node, input(node, 0), MEANS_PAIR, "loss pair")) check_complete(m, node, input(node, 0));
   mean(m, output(node, 0), (Meaning){.kind = MEANS_LOSS, .bucket = -1});
-  mean(m, output(node, 1), (Meaning){.kind = MEANS_INVERSE_COUNT, .bucket = -1});
+  mean(m, output(node, 1), (Meaning){.kind = is_scaled(m->graph) ? MEANS_SCALED_COUNT : MEANS_INVERSE_COUNT, .bucket = -1});
   m->mean = node;
 }
 
@@ -419,6 +431,7 @@ static const Rule rules[] = {
     {&op_AllReduce, PHASE_MICRO, PHASE_UPDATE, rule_reduction},
     {&op_Shard, PHASE_UPDATE, PHASE_UPDATE, rule_shard},
     {&op_LossMean, PHASE_UPDATE, PHASE_UPDATE, rule_mean},
+    {&op_LossUnscale, PHASE_UPDATE, PHASE_UPDATE, rule_unscale},
     {&op_SquaredNorm, PHASE_UPDATE, PHASE_UPDATE, rule_norm},
     {&op_ClipScale, PHASE_UPDATE, PHASE_UPDATE, rule_clip},
     {&op_ClipValue, PHASE_UPDATE, PHASE_UPDATE, rule_clip_value},
@@ -436,7 +449,8 @@ static void rule_model(Meanings *m, const Node *node) {
     const Value *v = node->inputs[i];
     MeaningKind kind = v ? m->of[v->id].kind : MEANS_MODEL;
     bool continues = kind == MEANS_STATISTICS && node->op == &op_BatchNormalization && i >= IN_STATISTICS;
-    if (kind != MEANS_MODEL && kind != MEANS_VIEW && !continues)
+    bool begins = kind == MEANS_SEED && node->op == &op_Cast && node->backward;
+    if (kind != MEANS_MODEL && kind != MEANS_VIEW && !continues && !begins)
       proof_defect(m->proof, "wrong_input", node, v, "step '%s' of the model reads '%s', which is %s", node->name, v->name, meaning_name(kind));
   }
   for (int o = OUT_STATISTICS; node->op == &op_BatchNormalization && o < node->n_outputs; o++) {
@@ -475,7 +489,7 @@ static Rule rule_of(const Node *node) {
 
 static MeaningKind control_kind(const Value *v) {
   return !strcmp(v->name, "tessera.lr") ? MEANS_LR : !strcmp(v->name, "tessera.step") ? MEANS_STEP : !strcmp(v->name,
-      "tessera.micro") ? MEANS_MICRO : MEANS_MODEL;
+      "tessera.micro") ? MEANS_MICRO : !strcmp(v->name, LOSS_SEED) ? MEANS_SEED : MEANS_MODEL;
 }
 
 void meanings_derive(Meanings *m) {

@@ -21,8 +21,8 @@ typedef enum MeaningKind {
   MEANS_FACTOR_SUMS,   // sums of the gradient's squares by row and by column
   MEANS_TENSOR_LIMBS,  // norms of the single parameters of a bucket and of their directions
   MEANS_GRAD_NORMS,    // norms of the single gradients of a bucket
-  MEANS_LOSS, MEANS_INVERSE_COUNT, MEANS_NORM, MEANS_SCALE,
-  MEANS_LR, MEANS_STEP, MEANS_MICRO,     // what the executor writes
+  MEANS_LOSS, MEANS_SCALED_COUNT, MEANS_INVERSE_COUNT, MEANS_NORM, MEANS_SCALE,
+  MEANS_LR, MEANS_STEP, MEANS_MICRO, MEANS_SEED,     // what the executor writes
   MEANING_COUNT
 } MeaningKind;
 

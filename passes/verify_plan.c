@@ -245,6 +245,10 @@ static void check_owners(Proof *p) {
 
 static void check_recipe(Proof *p) {
   const Recipe *r = &p->graph->recipe;
+  const Value *seed = graph_find_value(p->graph, LOSS_SEED);
+  if ((seed && seed->role == ROLE_CONTROL) != (r->loss_units > 0))
+    proof_defect(p, "recipe", NULL, NULL, "the recipe says %g units of the loss, and gradients %s with a number that they are divided by", r->loss_units,
+                 seed ? "begin" : "do not begin");
   int64_t ranks = mesh_ranks(&p->graph->mesh);
   if ((int64_t)r->processes * r->ranks_per_process != ranks)
     proof_defect(p, "recipe", NULL, NULL, "%d processes of %d ranks are not the %" PRId64 " ranks of the mesh", r->processes, r->ranks_per_process, ranks);

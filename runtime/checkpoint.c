@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,11 +229,20 @@ static Status write_text(const char *path, const char *text) {
   return NULL;
 }
 
+static json_t *scale_to_json(const LossScale *s) {
+  return json_pack("{s:f, s:I, s:I, s:I, s:I}", "scale", s->scale, "good_steps", (json_int_t)s->good_steps, "patience", (json_int_t)s->patience, "skips",
+                   (json_int_t)s->skips, "applied", (json_int_t)s->applied);
+}
+
 static Status write_meta(const char *dir, const Graph *program, const CheckpointInfo *info) {
   char resolved[PATH_BYTES], path[PATH_BYTES];
   const char *model = info->model_path ? info->model_path : "";
   if (*model && realpath(model, resolved)) model = resolved;
   json_t *meta = meta_json(program, info, model);
+  if (meta && info->loss_scale && json_object_set_new(meta, "loss_scale", scale_to_json(info->loss_scale))) {
+    json_decref(meta);
+    meta = NULL;
+  }
   if (!meta || json_object_set_new(meta, "options", texts_to_json(info->options, info->n_options)) ||
       json_object_set_new(meta, "defaults", texts_to_json(info->defaults, info->n_defaults)) ||
       (info->n_ties && json_object_set_new(meta, "ties", ties_to_json(info->ties, info->n_ties))) ||
@@ -327,7 +337,26 @@ struct Checkpoint {
   Safetensors *params, *state;
   WeightSource params_source, named_source, all_source;
   Weight *all, *averaged;
+  LossScale scale;
 };
+
+static Status read_scale(Checkpoint *c, const char *path) {
+  json_t *scale = json_object_get(c->meta, "loss_scale");
+  json_int_t good, patience, skips, applied;
+  json_error_t error;
+  LossScale *s = &c->scale;
+  if (!scale) return NULL;
+  if (json_unpack_ex(scale, &error, 0, "{s:F, s:I, s:I, s:I, s:I}", "scale", &s->scale, "good_steps", &good, "patience", &patience, "skips", &skips, "applied", &applied))
+    FAIL(MALFORMED, NULL, "%s: loss_scale: %s", path, error.text);
+  if (!(s->scale > 0) || !isfinite(s->scale) || good < 0 || patience < 1 || skips < 0 || applied < 0)
+    FAIL(MALFORMED, NULL, "%s: loss_scale: scale %g after %lld steps is none", path, s->scale, (long long)applied);
+  s->good_steps = good;
+  s->patience = patience;
+  s->skips = skips;
+  s->applied = applied;
+  c->info.loss_scale = s;
+  return NULL;
+}
 
 static Status read_meta(Checkpoint *c) {
   char path[PATH_BYTES];
@@ -348,7 +377,7 @@ static Status read_meta(Checkpoint *c) {
   i->seed = (uint64_t)seed;
   i->next_batch = next_batch;
   i->micro_per_rank = micro;
-  return NULL;
+  return read_scale(c, path);
 }
 
 // A list of texts that may be absent.

@@ -9,6 +9,7 @@ typedef struct CheckpointInfo {
   int64_t step;                    // steps done: the next one to run
   uint64_t seed;
   int64_t next_batch;              // data position
+  const LossScale *loss_scale;     // after these steps; NULL: the loss was not scaled
   const char *model_path;          // of the source model, absolute where it could be resolved; "" when unknown
   const char *fingerprint;         // of its weight source, 32 hex digits
   const WeightOrigin *origins;     // of the model's initializers; NULL: not known

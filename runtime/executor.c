@@ -53,15 +53,26 @@ static void count_bytes(int64_t now, int64_t before, int64_t *largest) {
   if (now - before > *largest) *largest = now - before;
 }
 
+static bool is_spoilt(const RankState *r) {
+  const ExecutorOptions *o = &r->executor->options;
+  bool any = false;
+  for (int i = 0; i < o->n_inf_steps; i++) any |= o->inf_steps[i] == (double)r->clock.step;
+  return any && o->inf_rank == r->rank;
+}
+
 static Status run_training_step(RankState *r) {
   Executor *e = r->executor;
   Comm before = *r->comm;
   r->clock.step = e->next_step;
+  int64_t applied = e->scales ? e->scale.applied : r->clock.step;
+  double seed = e->scales ? e->scale.scale / e->graph->recipe.loss_units : 0;
   if (e->options.fault_rank == r->rank && e->options.fault_step == r->clock.step) FAIL(RANK, NULL, "the failure that --fault asked for");
-  if (r->programs->lr) *r->programs->lr = learning_rate(e, r->clock.step);
-  if (r->programs->step) *r->programs->step = r->clock.step + 1;
+  if (r->programs->lr) *r->programs->lr = learning_rate(e, applied);
+  if (r->programs->step) *r->programs->step = applied + 1;
+  if (e->scales) *r->programs->loss_seed = is_spoilt(r) ? INFINITY : seed;
   double start_ms = clock_now_ms();
   for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
+  if (e->scales) *r->programs->loss_seed = seed;
   double update_ms = clock_now_ms();
   TRY(rank_queues_run(&r->queues, r->programs, 0, PHASE_UPDATE));
   r->micro_ms = update_ms - start_ms;
@@ -254,6 +265,7 @@ static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
     TRY(rank_queues_create(e->team, rank->comm, e->options.trace, used, &rank->queues));
     if (e->options.detect_anomaly) rank->queues.detects = e->graph;
+    rank->queues.skips = e->scales;
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);
     if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);
@@ -345,8 +357,20 @@ static Status find_max_norm(Executor *e) {
   return kernel_parse_decimal(clip, "max_norm", attr_string(clip, "max_norm"), 0, INFINITY, &e->max_norm);
 }
 
+static Status start_scaling(Executor *e) {
+  const Value *seed = graph_find_value(e->graph, LOSS_SEED);
+  const ExecutorOptions *o = &e->options;
+  e->scales = seed && seed->role == ROLE_CONTROL;
+  if (!e->scales) return NULL;
+  if (!o->loss_scale) FAIL(USAGE, NULL, "the plan scales its loss, and nobody says by what");
+  if (!(e->graph->recipe.loss_units > 0) || !e->graph->norm_report) FAIL(MALFORMED, NULL, "the plan scales its loss and does not say what of, or has no norm");
+  e->scale = o->loss_scale_state ? *o->loss_scale_state : loss_scale_start(o->loss_scale);
+  return NULL;
+}
+
 static Status start(Executor *e, const Plan *plan) {
   TRY(find_max_norm(e));
+  TRY(start_scaling(e));
   e->n_ranks = e->graph->recipe.ranks_per_process;
   e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
   if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
@@ -414,6 +438,15 @@ void executor_destroy(Executor *e) {
   free(e);
 }
 
+// What becomes of the loss scale; the ranks have left the update out by the same norm.
+static void take_scale(Executor *e, StepResult *result) {
+  result->skipped = !isfinite(result->grad_norm);
+  if (result->skipped) result->bad_param = executor_bad_gradient(e, &result->bad_rank);
+  loss_scale_after_step(&e->scale, e->options.loss_scale, !result->skipped);
+}
+
+const LossScale *executor_loss_scale(const Executor *e) { return e->scales ? &e->scale : NULL; }
+
 Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self) {
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   for (int64_t i = 0; i < steps; i++) {
@@ -421,12 +454,17 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     TRY(command_all(e, COMMAND_STEP));
     const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
-                         .lr = learning_rate(e, e->next_step), .micro_ms = e->ranks[0].micro_ms, .update_ms = e->ranks[0].update_ms};
+                         .lr = learning_rate(e, e->scales ? e->scale.applied : e->next_step), .micro_ms = e->ranks[0].micro_ms,
+                         .update_ms = e->ranks[0].update_ms, .loss_scale = e->scales ? e->scale.scale : 0, .bad_rank = -1};
     double norm = first->clipped ? *first->clipped : result.grad_norm, factor = e->max_norm / (norm + 1e-6);          // as ClipScale has it
     result.clipped_norm = factor < 1 ? norm * factor : norm;
+    if (e->scales) take_scale(e, &result);
     e->next_step++;
     bool go_on = !on_step || on_step(self, &result);
-    if (!isfinite(result.loss))
+    if (result.skipped && e->scale.skips >= e->options.loss_scale->skips_max)
+      FAIL(CHECK, result.bad_param, "%" PRId64 " steps in a row were skipped, since gradients are not finite; the loss scale is %g; --detect-anomaly names "
+           "the first tensor that is not finite, --precision bf16 has the range of f32", e->scale.skips, e->scale.scale);
+    if (!isfinite(result.loss) && !result.skipped)
       FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt; --detect-anomaly names the first tensor that is not finite", result.step,
            isnan(result.loss) ? "nan" : "infinite");
     if (!go_on) break;

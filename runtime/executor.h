@@ -9,6 +9,7 @@
 
 #include "../ir/plan.h"
 #include "comm.h"
+#include "loss_scale.h"
 #include "lr_schedule.h"
 
 // Fills the data of one micro-batch: out[i].data for graph input i (out[i].type says how much). Called by the rank's own thread, several
@@ -27,6 +28,10 @@ typedef struct StepResult {
   double lr;
   double ms;
   double micro_ms, update_ms;   // of them, by rank 0: its micro-batches, and what follows
+  double loss_scale;        // of the mean loss; 0: not scaled
+  bool skipped;             // its gradients were not finite: nothing was updated, and schedules did not go on
+  const char *bad_param;    // skipped: the first parameter whose gradient is not finite, and the rank that holds it
+  int bad_rank;
 } StepResult;
 
 typedef struct ExecutorOptions {
@@ -35,6 +40,11 @@ typedef struct ExecutorOptions {
   const LrSchedule *schedule;   // must outlive the executor; NULL: the recipe's lr
   bool detect_anomaly;      // looks at what every operator makes: the first value that is not finite, made of finite ones, is an error that names it
   int64_t first_step;       // when resuming
+  const LossScaleOptions *loss_scale;           // for plans of --precision fp16, which need it; must outlive the executor
+  const LossScale *loss_scale_state;            // to go on from; NULL: from the start
+  int inf_rank;             // --inject-inf (testing): gradients of that rank begin with infinity at these steps
+  const double *inf_steps;
+  int n_inf_steps;
   int fault_rank;           // --fault RANK:STEP (testing): that rank fails at that step; -1: none
   int64_t fault_step;
   int64_t link_latency_ns, link_ns_per_mib;     // --link-delay (testing): collectives take that much longer (comm_link_create); 0, 0: they do not
@@ -61,6 +71,7 @@ void executor_destroy(Executor *executor);          // NULL is fine. Where a ran
 MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 
 // `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
+// A step whose gradients are not finite is skipped where the loss is scaled (loss_scale.h); too many in a row are STATUS_CHECK.
 // A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.
 MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
 
@@ -74,6 +85,9 @@ MUST_USE Status executor_gradient_norm(Executor *executor, const char *param, do
 
 // XXH3-128 over the canonical bytes of all parameters in name order (name, 0, bytes each), as hex with terminator.
 MUST_USE Status executor_params_hash(Executor *executor, char out[33]);
+
+// Loss scaling after the steps so far; NULL: the plan has none.
+const LossScale *executor_loss_scale(const Executor *executor);
 
 MemoryUse executor_memory(const Executor *executor);
 int64_t executor_sent_bytes_per_step(const Executor *executor);      // measured, logical, per rank; maximum over ranks

@@ -99,6 +99,36 @@ Status executor_gradient_norm(Executor *e, const char *param, double *out) {
   return NULL;
 }
 
+// ---- Gradients that are not finite ----------------------------------------------------------------------------------------------
+
+static const char *param_at(const Bucket *b, int64_t elem) {
+  int i = b->n_params - 1;
+  while (i > 0 && b->starts[i] > elem) i--;
+  return b->params[i];
+}
+
+const char *executor_bad_gradient(const Executor *e, int *rank) {
+  for (size_t b = 0; b < e->graph->n_buckets; b++) {
+    const Bucket *bucket = &e->graph->buckets[b];
+    const Value *flat;
+    Status status = bucket->trainable ? find_flat(e, (int)b, bucket, "grad", bucket->params[0], &flat) : status_fail(STATUS_USAGE, NULL, "frozen");
+    bool found = !status;
+    status_free(status);
+    if (!found) continue;
+    bool cut = flat->placement[0].kind == PLACED_FLAT;
+    int64_t n = type_elems(&flat->type);
+    for (int r = 0; r < (cut ? e->n_ranks : 1); r++) {
+      const void *at = address(e, flat, r);
+      for (int64_t i = 0; i < n; i++)
+        if (!isfinite(element_read(at, flat->type.dtype, i))) {
+          *rank = r;
+          return param_at(bucket, r * n + i);
+        }
+    }
+  }
+  return NULL;
+}
+
 // ---- Hash of all parameters ---------------------------------------------------------------------------------------------------
 
 typedef struct NamedParam { const char *name; } NamedParam;

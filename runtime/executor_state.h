@@ -45,6 +45,8 @@ struct Executor {
   ArenaMemory process_memory;
   MemoryUse memory;
   int64_t next_step;
+  bool scales;                       // the loss, by `scale`
+  LossScale scale;
   bool failed;                       // the ranks are no longer in step: nothing runs any more
   bool stuck;                        // a rank hangs: its thread cannot be ended, and nothing that it uses can be freed
 
@@ -55,5 +57,8 @@ struct Executor {
   uint64_t command_number;
   int n_done;
 };
+
+// The first parameter, in the order of buckets, whose gradient is not finite; NULL: none. *rank: that holds it.
+const char *executor_bad_gradient(const Executor *e, int *rank);
 
 #endif

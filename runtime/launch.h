@@ -14,6 +14,8 @@
 typedef struct LaunchBeat {
   int64_t step;
   double loss, grad_norm, clipped_norm, lr, ms;
+  double loss_scale;           // 0: the loss is not scaled
+  bool skipped;
 } LaunchBeat;
 
 typedef struct LaunchChannel LaunchChannel;

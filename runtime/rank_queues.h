@@ -27,6 +27,7 @@ typedef struct RankQueues {
   Comm *comm;
   RankQueue queues[QUEUE_COUNT];
   const Graph *detects;              // anomalies are looked for; its buckets name parameters. NULL: they are not
+  bool skips;                        // what follows from a norm that is not finite is left out
   uint64_t n_phases;                 // begun so far with threads
   const StepProgram *program;        // of the phase under way
   int variant;                       // that the program is of

@@ -1,5 +1,7 @@
 #include "step_program.h"
 
+#include "../kernels/ops.h"
+
 #include <string.h>
 
 #include "../ir/plan.h"
@@ -42,8 +44,9 @@ static Status check_value(const Graph *graph, const Value *v, int ranks) {
 
 static Status check_control(const Value *v) {
   const char *name = v->name;
-  Dtype want = !strcmp(name, "tessera.lr") ? DTYPE_F64 : !strcmp(name, "tessera.step") || !strcmp(name, "tessera.micro") ? DTYPE_I64 : DTYPE_NONE;
-  if (want == DTYPE_NONE) FAIL(UNSUPPORTED, name, "no control value of this name is known: tessera.lr, tessera.step, tessera.micro");
+  bool real = !strcmp(name, "tessera.lr") || !strcmp(name, LOSS_SEED);
+  Dtype want = real ? DTYPE_F64 : !strcmp(name, "tessera.step") || !strcmp(name, "tessera.micro") ? DTYPE_I64 : DTYPE_NONE;
+  if (want == DTYPE_NONE) FAIL(UNSUPPORTED, name, "no control value of this name is known: tessera.lr, tessera.step, tessera.micro, " LOSS_SEED);
   if (v->type.dtype != want || v->type.rank != 0) FAIL(MALFORMED, name, "this control value must be a scalar of %s", dtype_name(want));
   return NULL;
 }
@@ -150,8 +153,22 @@ static uint32_t *prepare_queues(const Graph *graph, Arena *arena, StepProgram *o
   return place;
 }
 
+// Values of the update that are made of what ClipScale gives, and ClipScale's results themselves.
+static bool *find_followers(const Graph *graph, Arena *arena) {
+  bool *follows = ARENA_ARRAY(arena, bool, graph->n_values);
+  for (size_t i = 0; i < graph->n_nodes; i++) {
+    const Node *n = graph->nodes[i];
+    bool any = n->op == &op_ClipScale;
+    for (int k = 0; k < n->n_inputs; k++) any |= n->phase == PHASE_UPDATE && n->inputs[k] && follows[n->inputs[k]->id];
+    for (int k = 0; any && k < n->n_outputs; k++)
+      if (n->outputs[k]) follows[n->outputs[k]->id] = true;
+  }
+  return follows;
+}
+
 static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const KernelContext *common, StepProgram *out) {
   const uint32_t *place = prepare_queues(graph, arena, out);
+  const bool *follows = find_followers(graph, arena);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
     if (variant && n->phase != PHASE_MICRO) continue;
@@ -159,6 +176,7 @@ static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const 
     StepQueue *queue = &out->queues[n->phase][n->queue];
     Step *step = &queue->steps[queue->n++];
     prepare_waits(graph, n, place, arena, step);
+    for (int k = 0; k < n->n_inputs; k++) step->follows_norm |= n->phase == PHASE_UPDATE && n->inputs[k] && follows[n->inputs[k]->id];
     step->context = *common;
     step->context.node = n;
     step->context.in = tensors;
@@ -243,6 +261,7 @@ void step_program_place(StepProgram *program, const Graph *graph, int rank, cons
   for (size_t i = 0; i < graph->n_inputs; i++)
     program->inputs[i] = (Tensor){graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, &graph->inputs[i]->type};
   program->lr = control(&place, "tessera.lr");
+  program->loss_seed = control(&place, LOSS_SEED);
   program->step = control(&place, "tessera.step");
   program->micro = control(&place, "tessera.micro");
   program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;

@@ -20,6 +20,7 @@ typedef struct Step {
   int64_t view_bytes;                            // logical bytes that a gather by view stands for
   const QueueWait *waits;
   int n_waits;
+  bool follows_norm;                             // update: made of what the gradients' norm decides; left out when a step is skipped (loss_scale.h)
   KernelPrepare prepare;
 } Step;
 
@@ -33,6 +34,7 @@ typedef struct StepProgram {
   Tensor *inputs;                                // of the graph, to be filled by the data feed; data NULL: nobody reads it
   size_t n_inputs;
   double *lr;                                    // control scalars; NULL: the plan has no use for it
+  double *loss_seed;
   int64_t *step, *micro;
   const double *loss, *norm, *clipped;           // reports; may be NULL. clipped: norm of gradients that were clipped by value
 } StepProgram;

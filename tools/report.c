@@ -139,6 +139,14 @@ static void write_error(JsonWriter *w, const StatusError *error) {
   json_write_end_object(w);
 }
 
+static void write_scales(JsonWriter *w, const RunReport *report) {
+  write_reals(w, "loss_scales", report->loss_scales, report->n_steps);
+  json_write_array(w, "skipped_steps");
+  for (int64_t i = 0; i < report->n_steps; i++)
+    if (report->skipped[i] != 0) json_write_int(w, NULL, i);
+  json_write_end_array(w);
+}
+
 static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena) {
   ARENA_GUARD(arena);
   json_write_object(w, NULL);
@@ -155,6 +163,7 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
     }
     json_write_end_object(w);
   }
+  if (report->n_steps && report->loss_scales[0] > 0) write_scales(w, report);
   json_write_text(w, "params_hash", report->params_hash);
   json_write_int(w, "steps", report->n_steps);
   write_step_ms(w, report);

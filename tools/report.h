@@ -14,6 +14,7 @@ typedef struct RunReport {
   const double *param_norms;       // [n_steps * n_norm_params]; NULL: not asked for
   const char *const *norm_params;  // their names
   size_t n_norm_params;
+  const double *loss_scales, *skipped;            // [n_steps]; scale of the mean loss, 0: not scaled; 1: the step was skipped
   const double *clipped_norms, *lr;               // [n_steps]; norm after clipping
   const char *params_hash;         // NULL: not known
   double compile_ms;

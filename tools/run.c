@@ -18,6 +18,7 @@
 #include "../runtime/launch.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "loss_scale_options.h"
 #include "overwrites.h"
 #include "profile.h"
 #include "progress.h"
@@ -28,7 +29,7 @@
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
-  double *losses, *grad_norms, *clipped_norms, *lr, *step_ms;
+  double *losses, *grad_norms, *clipped_norms, *lr, *step_ms, *loss_scales, *skipped;
   int64_t n, capacity;
   bool full;                   // no memory for more: what is kept stays the first n
 } History;
@@ -37,7 +38,7 @@ static bool history_add(History *h, const LaunchBeat *beat) {
   if (h->full) return false;
   if (h->n == h->capacity) {
     int64_t wider = h->capacity ? 2 * h->capacity : 1024;
-    double **columns[] = {&h->losses, &h->grad_norms, &h->clipped_norms, &h->lr, &h->step_ms};
+    double **columns[] = {&h->losses, &h->grad_norms, &h->clipped_norms, &h->lr, &h->step_ms, &h->loss_scales, &h->skipped};
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
       double *grown = realloc(*columns[i], (size_t)wider * sizeof *grown);
       if ((h->full = !grown)) return false;
@@ -49,6 +50,8 @@ static bool history_add(History *h, const LaunchBeat *beat) {
   h->grad_norms[h->n] = beat->grad_norm;
   h->clipped_norms[h->n] = beat->clipped_norm;
   h->lr[h->n] = beat->lr;
+  h->loss_scales[h->n] = beat->loss_scale;
+  h->skipped[h->n] = beat->skipped;
   h->step_ms[h->n++] = beat->ms;
   return true;
 }
@@ -59,6 +62,8 @@ static void history_finish(History *h) {
   free(h->clipped_norms);
   free(h->lr);
   free(h->step_ms);
+  free(h->loss_scales);
+  free(h->skipped);
   *h = (History){0};
 }
 
@@ -90,6 +95,7 @@ typedef struct Run {
   Trace *trace;                // NULL: nobody asked for one
   int64_t done;                // steps of this run
   History history;
+  LossScaleChoice loss_scale;
   Progress progress;
   StepLog *step_log;           // NULL: nobody asked for one
   char params_hash[33];
@@ -434,6 +440,7 @@ static Status prepare(Run *run) {
   TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
+  TRY(loss_scale_choose(o, program, run->checkpoint ? checkpoint_info(run->checkpoint)->loss_scale : NULL, &run->loss_scale, &executor));
   TRY(profile_open(o, &run->flow.plan, &run->trace));
   executor.trace = run->trace;
   TRY(read_link_delay(o, &executor));
@@ -467,7 +474,7 @@ static Status log_step(Run *run, const StepResult *result) {
 
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
-  LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms};
+  LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms, result->loss_scale, result->skipped};
   launch_beat(run->channel, &beat);
   run->done++;
   if (!history_add(&run->history, &beat) && !run->stop)
@@ -475,6 +482,7 @@ static bool on_step(void *self, const StepResult *result) {
   if (!run->stop) run->stop = keep_param_norms(run);
   progress_step(&run->progress, result);
   if (!run->stop) run->stop = log_step(run, result);
+  if (result->skipped) loss_scale_say(result, executor_loss_scale(run->executor)->scale);
   if (stop_requested) run->interrupted = true;
   return !run->stop && !stop_requested;
 }
@@ -488,7 +496,7 @@ static Status save_to(Run *run, const char *dir, const TextList *given, const Te
   char *absolute = realpath(path, NULL);
   CheckpointInfo info = {
     .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
-    .fingerprint = fingerprint, .options = given->items, .n_options = (size_t)given->n,
+    .fingerprint = fingerprint, .loss_scale = executor_loss_scale(run->executor), .options = given->items, .n_options = (size_t)given->n,
     .defaults = defaults->items, .n_defaults = (size_t)defaults->n,
   };
   Status status = STATUS_OK;
@@ -617,7 +625,8 @@ static Status write_report(const Run *run, const StatusError *error) {
   RunReport report = {
     .program = run->flow.plan.n_programs ? plan_largest_variant(&run->flow.plan) : NULL, .n_steps = run->history.n, .losses = run->history.losses,
     .grad_norms = run->history.grad_norms, .clipped_norms = run->history.clipped_norms, .lr = run->history.lr,
-    .step_ms = run->history.step_ms, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
+    .step_ms = run->history.step_ms, .loss_scales = run->history.loss_scales,
+    .skipped = run->history.skipped, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
     .rate_key = rate_key(run),
     .param_norms = run->norm_steps >= run->history.n ? run->param_norms : NULL,
@@ -667,7 +676,7 @@ Status command_run(const Options *options) {
   Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
   if (status && options->report) {
     RunReport report = {.n_steps = history.n, .losses = history.losses, .grad_norms = history.grad_norms, .clipped_norms = history.clipped_norms,
-                        .lr = history.lr, .step_ms = history.step_ms, .error = status};
+                        .lr = history.lr, .step_ms = history.step_ms, .loss_scales = history.loss_scales, .skipped = history.skipped, .error = status};
     Status reported = report_write(options->report, &report);
     if (reported) command_print_error(reported);
   }
