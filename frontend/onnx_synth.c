@@ -7,7 +7,7 @@
 #include "onnx_build.h"
 
 static const double DEVIATION = 0.02;          // of matrices, as GPT-2 starts
-static const int64_t ELEMS_MAX = INT64_C(1) << 42;   // of one weight: 2^44 bytes is what a tensor may have (type_check)
+static const int64_t ELEMS_MAX = INT64_C(1) << 38;   // of one weight: 2^40 bytes is what a tensor may have (type_check)
 
 // Names below one module: "model.layers.3." of weights, "/model/layers.3/" of nodes.
 typedef struct Module { OnnxBuild *b; Arena *arena; const char *params, *nodes; } Module;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const int64_t TYPE_BYTES_MAX = INT64_C(1) << 44;
+static const int64_t TYPE_BYTES_MAX = INT64_C(1) << 40;
 
 bool dtype_known(int number) { return number != DTYPE_NONE && dtype_bytes((Dtype)number) > 0; }
 
@@ -85,7 +85,7 @@ Status type_check(const Type *type, const char *node) {
     if (type->dims[i] == 0) continue;
     if (__builtin_mul_overflow(bytes, type->dims[i], &bytes) || bytes > TYPE_BYTES_MAX) {
       char text[160];
-      FAIL(RESOURCE, node, "a tensor of type %s needs more than 2^44 bytes", type_text(type, text, sizeof text));
+      FAIL(RESOURCE, node, "a tensor of type %s needs more than 2^40 bytes", type_text(type, text, sizeof text));
     }
   }
   return STATUS_OK;

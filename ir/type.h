@@ -41,7 +41,7 @@ int64_t type_bytes(const Type *type);
 bool type_equal(const Type *a, const Type *b);
 bool type_same_shape(const Type *a, const Type *b);
 
-// Refuses negative dimensions, ranks above RANK_MAX, and more than 2^44 bytes (16 TiB; product computed without wrapping).
+// Refuses negative dimensions, ranks above RANK_MAX, and more than 2^40 bytes (1 TiB; product computed without wrapping).
 MUST_USE Status type_check(const Type *type, const char *node);
 
 // ONNX broadcasting (Broadcasting.md): sets out->rank and out->dims; the dtype is left alone.
