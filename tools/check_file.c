@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,9 +62,19 @@ static const char *skip_set(const char *p) {
   return *p ? p + 1 : p;
 }
 
+enum { DEPTH_MAX = 64, COPIES_MAX = 10000 };     // the C library writes a{m,n} out and recurses into groups: it would take all memory, time or stack
+
+// How often the interval at `p`, "{2,5}", has its operand written out; that of a group multiplies with what lies in it.
+static double interval_copies(const char *start, const char *p, double copies) {
+  const char *comma = strpbrk(p, ",}");
+  double least = strtod(p + 1, NULL), most = comma && *comma == ',' && isdigit((unsigned char)comma[1]) ? strtod(comma + 1, NULL) : least;
+  return p > start && p[-1] == ')' ? copies * fmax(1, most) : copies + most;
+}
+
 // What this machine's expressions take and POSIX has no meaning for is refused: FileCheck refuses it too, or would read it otherwise. Counts groups.
 static Status scan_regex(Reader *r, const CheckLine *line, const char *part, int *groups) {
   int depth = 0;
+  double copies = 1;
   bool empty = true, repeated = false;          // nothing since the start, '(' or '|'; a repetition just before
   for (const char *p = part; *p;) {
     bool repetition = !empty && (*p == '*' || *p == '+' || *p == '?' || *p == '{');
@@ -74,6 +85,9 @@ static Status scan_regex(Reader *r, const CheckLine *line, const char *part, int
     repeated = repetition;
     empty = *p == '|' || *p == '(';
     if (*p == '(') depth++, ++*groups;
+    if (repetition && *p == '{') copies = interval_copies(part, p, copies);
+    if (depth > DEPTH_MAX) REFUSED(line, "groups stand more than %d deep in each other", DEPTH_MAX);
+    if (copies > COPIES_MAX) REFUSED(line, "repetitions of repetitions make more than %d copies of something", COPIES_MAX);
     if (*p == '[') {
       p = skip_set(p);
     } else if (*p == '\\' && p[1]) {

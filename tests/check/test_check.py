@@ -21,7 +21,8 @@ n_cases = 0
 
 # Refused by name, where FileCheck reads something: POSIX has no meaning for it, or it is a numeric form that is not there.
 REFUSED = [("CHECK: a{{\\w+}}b", "a\n"), ("CHECK: {{\\d}}", "1\n"), ("CHECK: [[#%x,N:]]", "ff\n"), ("CHECK: [[#N:]] [[#M:]]\nCHECK: [[#N+M]]", "1 2\n3\n"),
-           ("CHECK: [[#N:4]]", "4\n"), ("CHECK: [[#==4]]", "4\n"), ("CHECK: [[#mul(2,3)]]", "6\n")]
+           ("CHECK: [[#N:4]]", "4\n"), ("CHECK: [[#==4]]", "4\n"), ("CHECK: [[#mul(2,3)]]", "6\n"),
+           ("CHECK: {{((((a{1,200}){1,200}){1,200}){1,200})}}", "a\n"), ("CHECK: {{" + "(" * 20000 + "a" + ")" * 20000 + "}}", "a\n")]
 
 
 def fail(title, why):
