@@ -9,6 +9,7 @@
 #include "compile_flow.h"
 #include "json_write.h"
 #include "machine_json.h"
+#include "printable.h"
 
 // ---- One prediction -------------------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,8 @@ static void print_causes(const Prediction *p, Arena *arena) {
       continue;
     }
     printf("  %-14s %-7s %12s %12s %12s  %s%s%s\n", x->op, phase_name(x->phase), bytes_text(x->sent_bytes, a), seconds_text(x->seconds, b),
-           seconds_text(x->exposed_s, c), x->cause.param ? x->cause.param : "", x->cause.param && x->cause.node ? ", " : "", x->cause.node ? x->cause.node : "");
+           seconds_text(x->exposed_s, c), x->cause.param ? printable_text(x->cause.param, arena) : "", x->cause.param && x->cause.node ? ", " : "",
+           x->cause.node ? printable_text(x->cause.node, arena) : "");
   }
   if (p->s.n_comm > SHOWN) printf("  and %zu more, %s exposed\n", p->s.n_comm - SHOWN, seconds_text(rest, a));
 }
@@ -97,7 +99,8 @@ static void print_prediction(const Prediction *p, Arena *arena) {
   const Machine *m = &p->cluster.machine;
   int64_t k = p->program->recipe.micro_per_rank;
   char a[32], b[32], c[32], d[32];
-  printf("cluster '%s': %d rank%s on %d node%s of %d\n", m->name, p->ranks, p->ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s", m->ranks_per_node);
+  printf("cluster '%s': %d rank%s on %d node%s of %d\n", printable_text(m->name, arena), p->ranks, p->ranks == 1 ? "" : "s", p->nodes,
+         p->nodes == 1 ? "" : "s", m->ranks_per_node);
   printf("step          %s: %" PRId64 " x %s micro-batch, %s update, %s overhead\n", seconds_text(s->step_s, a), k, seconds_text(s->phase_s[PHASE_MICRO], b),
          seconds_text(s->phase_s[PHASE_UPDATE], c), seconds_text(s->overhead_s, d));
   for (int q = 0; q < QUEUE_COUNT; q++)

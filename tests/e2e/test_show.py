@@ -244,7 +244,7 @@ def check_names(tmp):
     with open(text) as f, open(broken, "w") as to:
         to.write(f.read().replace('"trainable": true', '"trainable": false').replace('"persistent": true', '"persistent": false', 1))
     for p in (tessera("show", source), tessera("show", plan, "--params", "--comm", "--memory", "--schedule"), tessera("verify", broken),
-              tessera("diff", text, broken), tessera("show", plan, "--layer", "\x1b[2J"), tessera("run", plan, "--data", "random", "--steps", 1, "--profile")):
+              tessera("diff", text, broken), tessera("simulate", plan), tessera("show", plan, "--layer", "\x1b[2J"), tessera("run", plan, "--data", "random", "--steps", 1, "--profile")):
         shown = p.stdout + p.stderr
         control = sorted({c for c in shown if (ord(c) < 32 or ord(c) == 127) and c != "\n"})
         check(not control, "control characters are printed: %s of %s" % (control, p.args))
