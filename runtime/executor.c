@@ -24,7 +24,7 @@ static double learning_rate(const Executor *e, int64_t step) {
 }
 
 // The constants of variants lie over each other; those that the update reads are fixed and need no care.
-static Status switch_variant(RankState *r, int variant) {
+Status executor_switch_variant(RankState *r, int variant) {
   if (variant == r->variant) return NULL;
   r->variant = variant;
   return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->memory, &r->executor->process_memory);
@@ -39,7 +39,7 @@ static Status run_micro(RankState *r, int64_t j) {
   int64_t batch = r->clock.step * k * e->n_ranks + r->clock.global_micro;
   int variant = e->has_feed && e->feed.variant ? e->feed.variant(e->feed.self, batch) : 0;
   if (variant < 0 || variant >= r->n_placed) FAIL(MALFORMED, NULL, "batch %" PRId64 " has shapes that the plan was not made for", batch);
-  TRY(switch_variant(r, variant));
+  TRY(executor_switch_variant(r, variant));
   const StepProgram *program = &r->programs[variant];
   if (program->n_inputs) {
     if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", program->n_inputs);
@@ -135,6 +135,7 @@ static Status obey(RankState *r, Command command) {
     TRY(r->comm->ops->barrier(r->comm));         // PROCESS constants are written by rank 0
     return rank_queues_run(&r->queues, r->programs, 0, PHASE_INIT);
   case COMMAND_STEP: return run_training_step(r);
+  case COMMAND_EVALUATE: return executor_evaluate_rank(r);
   case COMMAND_NONE:
   case COMMAND_QUIT: break;
   }
@@ -214,7 +215,7 @@ static Status first_status(Executor *e) {
   return status;
 }
 
-static Status command_all(Executor *e, Command command) {
+Status executor_command(Executor *e, Command command) {
   post(e, command);
   if (!wait_for_all(e)) {
     e->failed = e->stuck = true;
@@ -224,6 +225,7 @@ static Status command_all(Executor *e, Command command) {
   if (!team_aborted(e->team)) return NULL;
   e->failed = true;
   Status status = first_status(e);
+  if (command == COMMAND_EVALUATE) return status_context(status, "evaluating before step %" PRId64, e->next_step);
   return command == COMMAND_STEP ? status_context(status, "step %" PRId64, e->next_step) : status_context(status, "at start");
 }
 
@@ -343,8 +345,8 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
     e->n_variants--;
     return status;
   }
-  TRY(command_all(e, COMMAND_PREPARE));
-  TRY(command_all(e, COMMAND_EXTEND));
+  TRY(executor_command(e, COMMAND_PREPARE));
+  TRY(executor_command(e, COMMAND_EXTEND));
   e->memory.arena_planned_bytes = needed;
   return NULL;
 }
@@ -381,10 +383,10 @@ static Status start(Executor *e, const Plan *plan) {
   for (int q = 0; q < QUEUE_COUNT; q++) threads += used[q];
   TRY(team_create(e->n_ranks, threads, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
   TRY(start_threads(e, used));
-  TRY(command_all(e, COMMAND_PREPARE));
+  TRY(executor_command(e, COMMAND_PREPARE));
   TRY(create_memory(e));
-  TRY(command_all(e, COMMAND_PLACE));
-  return command_all(e, COMMAND_INIT);
+  TRY(executor_command(e, COMMAND_PLACE));
+  return executor_command(e, COMMAND_INIT);
 }
 
 Status executor_create(const Plan *plan, const WeightSource *weights, const DataFeed *feed, const ExecutorOptions *options, Executor **out) {
@@ -451,7 +453,7 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   for (int64_t i = 0; i < steps; i++) {
     double start_ms = clock_now_ms();
-    TRY(command_all(e, COMMAND_STEP));
+    TRY(executor_command(e, COMMAND_STEP));
     const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
                          .lr = learning_rate(e, e->scales ? e->scale.applied : e->next_step), .micro_ms = e->ranks[0].micro_ms,

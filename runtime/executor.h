@@ -75,6 +75,12 @@ MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 // A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.
 MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
 
+// The loss of batches [first, first + n) of `feed` with the parameters of now: forward steps only, nothing that training reads is changed but the last step's
+// gradient (executor_read) and its inputs. out_pairs[i] is what batch first + i adds to (sum, count): the mean loss is that of the sums over that of the
+// counts, in order the same for every number of ranks. Operators that are random or keep statistics of the batch do as in training; running statistics stay
+// as they were. Between steps, also within on_step. UNSUPPORTED: the plan does not say what the loss is. After an error the executor has stopped.
+MUST_USE Status executor_evaluate(Executor *executor, const DataFeed *feed, int64_t first, int64_t n, double (*out_pairs)[2]);
+
 // Whole tensors, canonical order, from wherever the shards lie; outside executor_run only. `out` holds type_bytes of the parameter.
 // which: NULL = the parameter (or running statistics of that name, rank 0's), "grad" = mean gradient of the last step before clipping (f32 or f64
 // as the plan), else a state name.

@@ -27,7 +27,9 @@ typedef struct RankState {
   int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
 } RankState;
 
-typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_QUIT } Command;
+typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_EVALUATE, COMMAND_QUIT } Command;
+
+typedef struct Evaluation { DataFeed feed; int64_t first, n; double (*pairs)[2]; } Evaluation;   // of the command under way
 
 struct Executor {
   const Graph *graph;                // program 0
@@ -54,11 +56,21 @@ struct Executor {
   pthread_mutex_t mutex;             // guards the rest
   pthread_cond_t go, done;
   Command command;
+  Evaluation evaluation;
   uint64_t command_number;
   int n_done;
 };
 
 // The first parameter, in the order of buckets, whose gradient is not finite; NULL: none. *rank: that holds it.
 const char *executor_bad_gradient(const Executor *e, int *rank);
+
+// ---- executor.c, for the other files ----
+
+MUST_USE Status executor_command(Executor *executor, Command command);         // all ranks do it; from the caller's thread
+MUST_USE Status executor_switch_variant(RankState *rank, int variant);         // its constants into place; from the rank's thread
+
+// ---- executor_evaluate.c ----
+
+MUST_USE Status executor_evaluate_rank(RankState *rank);
 
 #endif

@@ -51,21 +51,22 @@ static Status wait_for_steps(const RankQueues *q, const Step *step) {
 static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
   const StepQueue *steps = &q->program->queues[q->phase][own->queue];
   TeamRank *rank = &q->team->rank[q->comm->rank];
+  TraceLane *lane = q->evaluates ? NULL : own->lane;
   for (size_t i = 0; i < steps->n; i++) {
     const Step *step = &steps->steps[i];
     const RunClock *clock = step->context.clock;
-    int64_t wait_ns = trace_clock(own->lane), begin_ns = wait_ns;
+    int64_t wait_ns = trace_clock(lane), begin_ns = wait_ns;
     Status status = NULL;
     if (step->n_waits) {
       status = wait_for_steps(q, step);
-      begin_ns = trace_clock(own->lane);
+      begin_ns = trace_clock(lane);
     }
-    bool skip = step->follows_norm && q->skips && !isfinite(*q->program->norm);     // it is known: the step was made of it
+    bool skip = (q->evaluates && !step->forward) || (step->follows_norm && q->skips && !isfinite(*q->program->norm));     // it is known: the step was made of it
     bool look = q->detects && !status && !skip && step->run && tensors_are_finite(step->context.in, step->context.n_in);
     if (!status) status = run_step(q->comm, step, skip);
     if (look && !status) status = anomaly_check(&step->context, q->detects, q->phase, q->comm->rank);
     if (status) return step_error(step, status);
-    trace_record(own->lane, q->variant, step->context.node, q->phase == PHASE_INIT ? -1 : clock->step, clock->micro, wait_ns, begin_ns);
+    trace_record(lane, q->variant, step->context.node, q->phase == PHASE_INIT ? -1 : clock->step, clock->micro, wait_ns, begin_ns);
     if (tells) team_count(&rank->steps[own->queue], 1);      // last: no step that has waited for this one begins before its end in the trace
   }
   return NULL;

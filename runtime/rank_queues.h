@@ -32,6 +32,7 @@ typedef struct RankQueues {
   const StepProgram *program;        // of the phase under way
   int variant;                       // that the program is of
   Phase phase;
+  bool evaluates;                    // only forward steps compute, and nothing is traced
   bool quit;
   atomic_int failed;                 // the queue that failed first; -1: none
 } RankQueues;

@@ -166,9 +166,31 @@ static bool *find_followers(const Graph *graph, Arena *arena) {
   return follows;
 }
 
+// (sum, count) of a micro-batch's loss (passes/attach_optimizer.c); NULL: there is none.
+static const Value *loss_pair(const Graph *graph) {
+  const Value *v = graph_find_value(graph, "tessera.loss_pair");
+  bool fits = v && v->producer && v->producer->phase == PHASE_MICRO && v->type.dtype == DTYPE_F64 && type_elems(&v->type) == 2 && v->loc.buffer >= 0;
+  return fits ? v : NULL;
+}
+
+// Per node: does the loss pair come of it?
+static bool *mark_forward(const Graph *graph, Arena *arena) {
+  bool *nodes = ARENA_ARRAY(arena, bool, graph->n_nodes), *values = ARENA_ARRAY(arena, bool, graph->n_values);
+  const Value *pair = loss_pair(graph);
+  if (pair) values[pair->id] = true;
+  for (size_t i = graph->n_nodes; pair && i-- > 0;) {
+    const Node *n = graph->nodes[i];
+    for (int o = 0; o < n->n_outputs && n->phase == PHASE_MICRO; o++) nodes[i] |= n->outputs[o] && values[n->outputs[o]->id];
+    for (int k = 0; nodes[i] && k < n->n_inputs; k++)
+      if (n->inputs[k]) values[n->inputs[k]->id] = true;
+  }
+  return nodes;
+}
+
 static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const KernelContext *common, StepProgram *out) {
   const uint32_t *place = prepare_queues(graph, arena, out);
   const bool *follows = find_followers(graph, arena);
+  const bool *forward = mark_forward(graph, arena);
   for (size_t i = 0; i < graph->n_nodes; i++) {
     const Node *n = graph->nodes[i];
     if (variant && n->phase != PHASE_MICRO) continue;
@@ -177,6 +199,7 @@ static Status prepare_all(const Graph *graph, bool variant, Arena *arena, const 
     Step *step = &queue->steps[queue->n++];
     prepare_waits(graph, n, place, arena, step);
     for (int k = 0; k < n->n_inputs; k++) step->follows_norm |= n->phase == PHASE_UPDATE && n->inputs[k] && follows[n->inputs[k]->id];
+    step->forward = forward[i];
     step->context = *common;
     step->context.node = n;
     step->context.in = tensors;
@@ -264,6 +287,7 @@ void step_program_place(StepProgram *program, const Graph *graph, int rank, cons
   program->loss_seed = control(&place, LOSS_SEED);
   program->step = control(&place, "tessera.step");
   program->micro = control(&place, "tessera.micro");
+  program->loss_pair = loss_pair(graph) ? address(&place, loss_pair(graph)) : NULL;
   program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;
   program->norm = graph->norm_report ? address(&place, graph->norm_report) : NULL;
   program->clipped = control(&place, "tessera.clipped_norm");

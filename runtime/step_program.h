@@ -22,6 +22,7 @@ typedef struct Step {
   int n_waits;
   bool follows_norm;                             // update: made of what the gradients' norm decides; left out when a step is skipped (loss_scale.h)
   KernelPrepare prepare;
+  bool forward;                                  // of phase micro: the loss needs it
 } Step;
 
 typedef struct StepQueue {                       // in order
@@ -36,6 +37,7 @@ typedef struct StepProgram {
   double *lr;                                    // control scalars; NULL: the plan has no use for it
   double *loss_seed;
   int64_t *step, *micro;
+  const double *loss_pair;                       // what the last micro-batch adds to (sum, count) of the loss; NULL: the plan does not say
   const double *loss, *norm, *clipped;           // reports; may be NULL. clipped: norm of gradients that were clipped by value
 } StepProgram;
 

@@ -64,14 +64,19 @@ Status overwrites_check_weights(const Options *options, const WeightSource *weig
   return STATUS_OK;
 }
 
+static Status check_sources(const Options *options, const TextList *sources) {
+  for (int i = 0; i < sources->n; i++) {                   // "FILE" or "INPUT=FILE"
+    const char *equals = strchr(sources->items[i], '=');
+    TRY(overwrites_check_input(options, sources->items[i]));
+    if (equals) TRY(overwrites_check_input(options, equals + 1));
+  }
+  return STATUS_OK;
+}
+
 Status overwrites_check(const Options *options) {
   if (!overwrites_possible(options)) return STATUS_OK;
   const char *const inputs[] = {options->input, options->weights, options->model, options->torch, options->resume};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) TRY(overwrites_check_input(options, inputs[i]));
-  for (int i = 0; i < options->data.n; i++) {              // "FILE" or "INPUT=FILE"
-    const char *equals = strchr(options->data.items[i], '=');
-    TRY(overwrites_check_input(options, options->data.items[i]));
-    if (equals) TRY(overwrites_check_input(options, equals + 1));
-  }
-  return STATUS_OK;
+  TRY(check_sources(options, &options->data));
+  return check_sources(options, &options->eval_data);
 }

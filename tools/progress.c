@@ -31,7 +31,9 @@ static void show_numbers(const Progress *p, const StepResult *r) {
   char norm[32], loss[32];
   printf("step %" PRId64, r->step);
   if (p->steps >= 0) printf(" (%" PRId64 "/%" PRId64 ")", p->done, p->steps);
-  printf("  loss %s  grad norm %s  %.0f %s/s", real_text(r->loss, 5, loss), real_text(r->grad_norm, 3, norm), rate_per_s(p), p->item);
+  printf("  loss %s", real_text(r->loss, 5, loss));
+  if (p->evaluated) printf("  eval loss %s", real_text(p->eval_loss, 5, loss));
+  printf("  grad norm %s  %.0f %s/s", real_text(r->grad_norm, 3, norm), rate_per_s(p), p->item);
   if (p->steps >= 0) {
     int64_t left_s = (int64_t)((double)(p->steps - p->done) * p->smoothed_ms / 1e3 + 0.5);
     printf("  %" PRId64 ":%02" PRId64 " left", left_s / 60, left_s % 60);
@@ -63,6 +65,20 @@ void progress_step(Progress *p, const StepResult *r) {
   }
   if (p->live) show_live(p, r);
   if (p->brief) show_brief(p, r);
+}
+
+void progress_evaluation(Progress *p, int64_t step, double loss) {
+  char text[32];
+  p->evaluated = true;
+  p->eval_loss = loss;
+  if (p->lines) {
+    fprintf(p->lines, "step %" PRId64 " eval_loss %s\n", step, real_text(loss, 9, text));
+    fflush(p->lines);
+  }
+  if (p->brief) {
+    printf("step %" PRId64 "  eval loss %s\n", step, real_text(loss, 5, text));
+    fflush(stdout);
+  }
 }
 
 void progress_finish(Progress *p) {

@@ -16,9 +16,12 @@ typedef struct Progress {
   int64_t items_per_step;      // tokens or samples
   const char *item;            // "tokens" or "samples"
   double smoothed_ms;          // of a step, exponentially
+  bool evaluated;
+  double eval_loss;            // newest, once evaluated
 } Progress;
 
 void progress_step(Progress *progress, const StepResult *result);
+void progress_evaluation(Progress *progress, int64_t step, double loss);     // after the update of `step`
 void progress_finish(Progress *progress);       // ends the live line
 
 // "1.5 MiB"; returns `out`.

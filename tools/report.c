@@ -84,6 +84,16 @@ static void write_reals(JsonWriter *w, const char *key, const double *values, in
   json_write_end_array(w);
 }
 
+static void write_evaluations(JsonWriter *w, const RunReport *report) {
+  json_write_object(w, "evaluations");
+  json_write_array(w, "steps");
+  for (int64_t i = 0; i < report->n_evals; i++) json_write_int(w, NULL, report->eval_steps[i]);
+  json_write_end_array(w);
+  write_reals(w, "losses", report->eval_losses, report->n_evals);
+  json_write_int(w, "micro_batches", report->eval_batches);
+  json_write_end_object(w);
+}
+
 static void write_step_ms(JsonWriter *w, const RunReport *report) {
   double low = report->n_steps ? report->step_ms[0] : 0, high = low;
   for (int64_t i = 1; i < report->n_steps; i++) {
@@ -164,6 +174,7 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
     json_write_end_object(w);
   }
   if (report->n_steps && report->loss_scales[0] > 0) write_scales(w, report);
+  if (report->n_evals) write_evaluations(w, report);
   json_write_text(w, "params_hash", report->params_hash);
   json_write_int(w, "steps", report->n_steps);
   write_step_ms(w, report);

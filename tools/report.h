@@ -16,6 +16,10 @@ typedef struct RunReport {
   size_t n_norm_params;
   const double *loss_scales, *skipped;            // [n_steps]; scale of the mean loss, 0: not scaled; 1: the step was skipped
   const double *clipped_norms, *lr;               // [n_steps]; norm after clipping
+  int64_t n_evals;                 // evaluations; 0: none
+  const int64_t *eval_steps;       // [n_evals]: after the update of which
+  const double *eval_losses;       // [n_evals]
+  int64_t eval_batches;            // micro-batches of each
   const char *params_hash;         // NULL: not known
   double compile_ms;
   const char *rate_key;            // "tokens_per_s" or "samples_per_s"

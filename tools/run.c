@@ -18,6 +18,7 @@
 #include "../runtime/launch.h"
 #include "command.h"
 #include "compile_flow.h"
+#include "evaluation.h"
 #include "loss_scale_options.h"
 #include "overwrites.h"
 #include "profile.h"
@@ -97,6 +98,7 @@ typedef struct Run {
   History history;
   LossScaleChoice loss_scale;
   Progress progress;
+  EvalRun eval;
   StepLog *step_log;           // NULL: nobody asked for one
   char params_hash[33];
   bool interrupted;
@@ -426,12 +428,14 @@ static Status prepare(Run *run) {
   TRY(open_checkpoint(run));
   o = run->options;
   TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
+  TRY(evaluation_open(&run->flow, o, run->seed, &run->eval));
   TRY(flow_compile(&run->flow, o, run->data, may_vary(run)));
   TRY(choose_weights(run));
   const Graph *program = run->flow.plan.programs[0];
   TRY(data_bind(run->data, 0, program));
   TRY(choose_steps(run));
   TRY(compile_known_shapes(run));
+  TRY(evaluation_bind(&run->eval, &run->flow, o, run->micro_batches));
   TRY(say_plan(run));
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
@@ -463,9 +467,30 @@ static Status keep_param_norms(Run *run) {
   return STATUS_OK;
 }
 
+static void show_alive(void *self) { launch_beat(((Run *)self)->channel, &(LaunchBeat){.step = -1}); }
+
+// Between the step and its row, so that the row has the loss.
+static Status evaluate(Run *run, int64_t step, double *out_loss) {
+  *out_loss = NAN;
+  if (!evaluation_is_due(&run->eval, step + 1, run->done == run->steps)) return STATUS_OK;
+  TRY(evaluation_run(&run->eval, run->executor, step, show_alive, run, out_loss));
+  progress_evaluation(&run->progress, step, *out_loss);
+  return STATUS_OK;
+}
+
+// Of the first step, before an evaluation uses the gradients' memory.
+static Status dump_gradients(Run *run) {
+  const char *path = run->options->dump_grads;
+  return path && run->done == 1 ? checkpoint_dump(path, run->executor, run->flow.plan.programs[0], "grad") : STATUS_OK;
+}
+
 static Status log_step(Run *run, const StepResult *result) {
+  double eval_loss;
+  int64_t n_evals = run->eval.history.n;
+  TRY(evaluate(run, result->step, &eval_loss));
   StepRow row = {
-    .step = result->step, .loss = result->loss, .eval_loss = NAN, .lr = result->lr, .grad_norm = result->grad_norm, .clipped_norm = result->clipped_norm,
+    .step = result->step, .loss = result->loss, .eval_loss = eval_loss, .has_eval = run->eval.history.n > n_evals, .lr = result->lr,
+    .grad_norm = result->grad_norm, .clipped_norm = result->clipped_norm,
     .rate = (double)run->progress.items_per_step * 1e3 / result->ms, .ms = result->ms, .micro_ms = result->micro_ms, .update_ms = result->update_ms,
     .sent_bytes = executor_sent_bytes_per_step(run->executor), .peak_bytes = process_peak_bytes(),
   };
@@ -479,6 +504,7 @@ static bool on_step(void *self, const StepResult *result) {
   run->done++;
   if (!history_add(&run->history, &beat) && !run->stop)
     run->stop = status_fail(STATUS_RESOURCE, NULL, "no memory for the losses of more than %" PRId64 " steps", run->history.n);
+  if (!run->stop) run->stop = dump_gradients(run);
   if (!run->stop) run->stop = keep_param_norms(run);
   progress_step(&run->progress, result);
   if (!run->stop) run->stop = log_step(run, result);
@@ -567,11 +593,8 @@ static Status train(Run *run) {
     bool there = run->steps != 0;
     if (run->steps < 0) TRY(data_available(run->data, run->first_step * run->micro_batches + run->batch_offset, run->micro_batches, &there));
     if (!there) FAIL(USAGE, NULL, "--dump-grads needs at least one step");
-    TRY(run_some(run, 1));
-    if (run->stop || run->done == 0) return STATUS_OK;
-    TRY(checkpoint_dump(o->dump_grads, run->executor, run->flow.plan.programs[0], "grad"));
   }
-  return run_some(run, run->steps < 0 ? -1 : run->steps - run->done);
+  return run_some(run, run->steps);
 }
 
 static void start_progress(Run *run, FILE *log) {
@@ -628,7 +651,8 @@ static Status write_report(const Run *run, const StatusError *error) {
     .step_ms = run->history.step_ms, .loss_scales = run->history.loss_scales,
     .skipped = run->history.skipped, .params_hash = run->params_hash[0] ? run->params_hash : NULL,
     .compile_ms = run->flow.compile_ms, .items_per_step = run->progress.items_per_step,
-    .rate_key = rate_key(run),
+    .rate_key = rate_key(run), .n_evals = run->eval.history.n, .eval_steps = run->eval.history.steps, .eval_losses = run->eval.history.losses,
+    .eval_batches = run->eval.n_batches,
     .param_norms = run->norm_steps >= run->history.n ? run->param_norms : NULL,
     .norm_params = run->norm_params, .n_norm_params = run->n_norm_params, .executor = run->executor, .error = error,
   };
@@ -646,6 +670,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   else if (reported) status = reported;
   executor_destroy(run.executor);
   trace_destroy(run.trace);
+  evaluation_finish(&run.eval);
   data_close(run.data);
   options_finish(&run.continued);
   checkpoint_close(run.checkpoint);
