@@ -13,6 +13,7 @@ MUST_USE Status command_export(const Options *options);    // export.c
 MUST_USE Status command_reduce(const Options *options);    // reduce_graph.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
 MUST_USE Status command_synth(const Options *options);     // synth.c
+MUST_USE Status command_config(const Options *options);    // config.c
 MUST_USE Status command_simulate(const Options *options);  // simulate_plan.c
 
 // opt --equivalent (equivalent.c): CHECK when the graphs of options->input and options->equivalent differ.

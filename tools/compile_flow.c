@@ -402,7 +402,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   return STATUS_OK;
 }
 
-static Status check_options_fit_optimizer(const Options *options, const OwnOptimizer *own) {
+Status flow_check_optimizer(const Options *options, const OwnOptimizer *own) {
   bool any = options->given.momentum || options->given.dampening || options->given.nesterov || options->given.betas || options->given.eps || options->given.alpha ||
              options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay || options->given.group || options->given.no_decay;
   if (own && !options->given.optimizer && any)
@@ -455,7 +455,7 @@ static Status verify_program(const Graph *program) {
 
 static Status compile_model(Flow *flow, const Options *options, const Data *data, bool variants) {
   TRY(flow_import(flow, options, data, 0));
-  TRY(check_options_fit_optimizer(options, flow->graph->own_optimizer));
+  TRY(flow_check_optimizer(options, flow->graph->own_optimizer));
   TRY(run_passes(flow, options, data, 0, variants, flow->graph));
   TRY(make_plan(flow->graph, &flow->plan));
   return verify_program(flow->graph);
@@ -478,7 +478,10 @@ Status flow_add_variant(Flow *flow, const Options *options, const Data *data, in
 // What a plan has fixed cannot be asked for again with another value; asking is an error rather than ignored.
 static Status check_plan_options(const Options *options) {
   const char *fixed = options_first_given(options, FIXED);
-  if (fixed) FAIL(USAGE, NULL, "--%s is fixed in a plan; give it to 'tessera compile', or run the model", fixed);
+  const char *origin = fixed ? options_origin(options_find_row(fixed, RUN), options) : NULL;
+  if (fixed)
+    FAIL(USAGE, NULL, "--%s%s%s%s is fixed in a plan; give it to 'tessera compile', or run the model", fixed, origin ? " (" : "", origin ? origin : "",
+         origin ? ")" : "");
   return STATUS_OK;
 }
 

@@ -57,6 +57,9 @@ MUST_USE Status flow_open_source(Flow *flow, const Options *options);
 // The options in the compiler's terms, checked; they point into `options` and `flow`.
 MUST_USE Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out);
 
+// Does the optimizer (own: the model's, NULL: none) read what is given of its numbers? USAGE where it does not.
+MUST_USE Status flow_check_optimizer(const Options *options, const OwnOptimizer *own);
+
 // How the runner of passes is to behave; `skip` and `command_options` lie in `arena`.
 MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);
 

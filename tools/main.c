@@ -3,6 +3,7 @@
 
 #include "bus_guard.h"
 #include "command.h"
+#include "config_file.h"
 
 #define TESSERA_VERSION "0.1.0"
 
@@ -34,6 +35,8 @@ static const Command commands[] = {
    "tessera synth gpt --layers 96 --d-model 12288 --heads 96 --vocab 50257 --seq 2048 -o gpt3.onnx"},
   {"simulate", SIMULATE | COMPILE, command_simulate, "PLAN|MODEL [options] [--cluster FILE.json]", "Predicts a training step on a cluster: time, overlap, memory.",
    "tessera simulate model.onnx --batch 8 --ranks 64 --zero 3 --cluster h100.json"},
+  {"config", RUN | COMPILE | CONFIG, command_config, "[MODEL] [options] [--config FILE.json] [--json]",
+   "Prints the options that hold, each with who says so: default, file, command line, model.", "tessera config model.onnx --config ds_config.json --ranks 4"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -78,6 +81,7 @@ int main(int argc, char **argv) {
   if (!command) return unknown_command(argv[1]);
   Options options;
   Status status = options_parse(argc, argv, 2, command->bit, &options);
+  if (!status && !options.help && options.config) status = config_file_apply(command->bit, &options);
   if (!status && options.help) options_print_help(stdout, command->name, command->bit, command->usage, command->help, command->example);
   else if (!status) status = command->run(&options);
   int code = command_print_error(status);

@@ -8,29 +8,29 @@
 
 #include "../ir/decimal.h"
 #include "../ir/edit_distance.h"
+#include "config_file.h"
 #include "json_write.h"
 
-typedef enum Kind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } Kind;
-
-typedef struct Row {
-  const char *name;
-  char short_name;
-  Kind kind;
-  size_t offset, given_offset;   // in Options
-  const char *fallback;
-  double min, max;
-  unsigned commands;
-  const char *argument, *help;
-} Row;
-
-static const Row rows[] = {     // a heading is a row of no command
+static const OptionRow rows[] = {     // a heading is a row of no command
 #define HEADING(title) {.name = "", .help = title},
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) \
-  {name, short_name, KIND_##kind, offsetof(Options, field), offsetof(Options, given.field), fallback, min, max, commands, argument, help_line},
+  {name, short_name, KIND_##kind, offsetof(Options, field), offsetof(Options, given.field), offsetof(Options, origin.field), fallback, min, max, commands, argument, \
+   help_line},
 #include "options.def"
 #undef OPTION
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+const OptionRow *options_rows(int *out_n) {
+  *out_n = N_ROWS;
+  return rows;
+}
+
+const OptionRow *options_find_row(const char *name, unsigned commands) {
+  for (int i = 0; i < N_ROWS; i++)
+    if ((rows[i].commands & commands) && !strcmp(rows[i].name, name)) return &rows[i];
+  return NULL;
+}
 
 const char *options_nearest(const char *word, const char *const *names, int n) {
   size_t best = strlen(word) / 3 + 1;
@@ -67,12 +67,12 @@ static Status parse_real(const char *name, const char *text, const char *end, do
   return STATUS_OK;
 }
 
-static Status outside_range(const Row *row, const char *text) {
+static Status outside_range(const OptionRow *row, const char *text) {
   if (row->max >= 0x1p40) FAIL(USAGE, NULL, "--%s: %s is outside its range; say %.0f or more", row->name, text, row->min);
   FAIL(USAGE, NULL, "--%s: %s is outside %.0f..%.0f", row->name, text, row->min, row->max);
 }
 
-static Status parse_int(const Row *row, const char *text, bool checked, int64_t *out) {
+static Status parse_int(const OptionRow *row, const char *text, bool checked, int64_t *out) {
   char *stop;
   errno = 0;
   long long v = strtoll(text, &stop, 10);
@@ -97,7 +97,7 @@ bool options_byte_unit(const char *name, double *out_bytes) {
 }
 
 // "8MiB", "1.5GB", "65536": a whole number of bytes.
-static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
+static Status parse_bytes(const OptionRow *row, const char *text, int64_t *out) {
   char *unit;
   errno = 0;
   if (row->fallback && !strcmp(row->fallback, "auto") && !strcmp(text, "auto")) {
@@ -116,7 +116,7 @@ static Status parse_bytes(const Row *row, const char *text, int64_t *out) {
   return STATUS_OK;
 }
 
-static Status parse_choice(const Row *row, const char *text, const char **out) {
+static Status parse_choice(const OptionRow *row, const char *text, const char **out) {
   size_t n = strlen(text);
   for (const char *p = row->argument; n && p; p = strchr(p, '|')) {
     if (*p == '|') p++;
@@ -134,7 +134,7 @@ static Status parse_choice(const Row *row, const char *text, const char **out) {
   FAIL(USAGE, NULL, "--%s: '%s' is none of %s%s%s%s", row->name, text, row->argument, nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-static Status parse_reals(const Row *row, const char *text, RealList *out) {
+static Status parse_reals(const OptionRow *row, const char *text, RealList *out) {
   int n = 1;
   for (const char *p = text; *p; p++) n += *p == ',';
   double *items = malloc((size_t)n * sizeof *items);
@@ -155,7 +155,7 @@ static Status parse_reals(const Row *row, const char *text, RealList *out) {
   return STATUS_OK;
 }
 
-static Status list_append(const Row *row, const char *text, TextList *out) {
+static Status list_append(const OptionRow *row, const char *text, TextList *out) {
   const char **items = realloc(out->items, (size_t)(out->n + 1) * sizeof *items);
   if (!items) FAIL(RESOURCE, NULL, "--%s: out of memory", row->name);
   items[out->n++] = text;
@@ -164,7 +164,7 @@ static Status list_append(const Row *row, const char *text, TextList *out) {
 }
 
 // `text`: as on the command line; NULL for a flag that is there. A default is not checked: it may lie outside the range, to say that nothing was said.
-static Status set_field(const Row *row, const char *text, bool checked, Options *out) {
+static Status set_field(const OptionRow *row, const char *text, bool checked, Options *out) {
   void *field = (char *)out + row->offset;
   switch (row->kind) {
   case KIND_FLAG: *(bool *)field = true; break;
@@ -187,7 +187,7 @@ static Status set_field(const Row *row, const char *text, bool checked, Options 
 }
 
 // The row that argument `word` ("--name", "--name=value", "-o") names, and where its value begins (NULL: in the next argument).
-static Status find_row(const char *word, unsigned command, const Row **out_row, const char **out_value) {
+static Status find_row(const char *word, unsigned command, const OptionRow **out_row, const char **out_value) {
   *out_value = NULL;
   if (word[1] != '-') {
     for (int i = 0; i < N_ROWS; i++)
@@ -212,7 +212,7 @@ static Status find_row(const char *word, unsigned command, const Row **out_row, 
 }
 
 static Status parse_option(int argc, char **argv, int *i, unsigned command, Options *out) {
-  const Row *row = NULL;
+  const OptionRow *row = NULL;
   const char *value = NULL;
   TRY(find_row(argv[*i], command, &row, &value));
   bool takes_value = row->kind != KIND_FLAG && row->kind != KIND_OFF;
@@ -268,7 +268,7 @@ void options_free_texts(TextList *texts) {
   *texts = (TextList){0};
 }
 
-static size_t kind_bytes(Kind kind) {
+static size_t kind_bytes(OptionKind kind) {
   switch (kind) {
   case KIND_FLAG: case KIND_OFF: return sizeof(bool);
   case KIND_INT: case KIND_BYTES: return sizeof(int64_t);
@@ -287,9 +287,18 @@ static void swap_bytes(void *a, void *b, size_t n) {
   memcpy(b, kept, n);
 }
 
-static bool is_given(const Row *row, const Options *options) { return *(const bool *)((const char *)options + row->given_offset); }
+Status options_set(const OptionRow *row, const char *text, const char *origin, Options *out) {
+  TRY(set_field(row, text, true, out));
+  *(bool *)((char *)out + row->given_offset) = true;
+  *(const char **)((char *)out + row->origin_offset) = origin;
+  return STATUS_OK;
+}
 
-static Status append_text(const Row *row, const char *value, TextList *out) {
+const char *options_origin(const OptionRow *row, const Options *options) { return *(const char *const *)((const char *)options + row->origin_offset); }
+
+bool options_is_given(const OptionRow *row, const Options *options) { return *(const bool *)((const char *)options + row->given_offset); }
+
+static Status append_text(const OptionRow *row, const char *value, TextList *out) {
   char *text = NULL;
   if (asprintf(&text, "--%s%s%s", row->name, value ? "=" : "", value ? value : "") < 0) FAIL(RESOURCE, NULL, "out of memory for --%s", row->name);
   Status status = list_append(row, text, out);
@@ -297,7 +306,7 @@ static Status append_text(const Row *row, const char *value, TextList *out) {
   return status;
 }
 
-static Status append_reals(const Row *row, const RealList *reals, TextList *out) {
+static Status append_reals(const OptionRow *row, const RealList *reals, TextList *out) {
   char *text = malloc((size_t)reals->n * DECIMAL_BYTES + 1), *p = text;
   if (!text) FAIL(RESOURCE, NULL, "out of memory for --%s", row->name);
   *p = 0;
@@ -310,7 +319,7 @@ static Status append_reals(const Row *row, const RealList *reals, TextList *out)
   return status;
 }
 
-static Status record_row(const Row *row, const Options *options, TextList *out) {
+static Status record_row(const OptionRow *row, const Options *options, TextList *out) {
   const void *field = (const char *)options + row->offset;
   char text[DECIMAL_BYTES];
   switch (row->kind) {
@@ -329,13 +338,21 @@ static Status record_row(const Row *row, const Options *options, TextList *out) 
   return STATUS_OK;
 }
 
+Status options_values(const OptionRow *row, const Options *options, TextList *out) {
+  *out = (TextList){0};
+  if (!row->fallback && !options_is_given(row, options)) return STATUS_OK;
+  Status status = record_row(row, options, out);
+  if (status) options_free_texts(out);
+  return status;
+}
+
 // Of the rows with all bits of `with` and none of `except`.
 static Status record_rows(const Options *options, bool given, unsigned with, unsigned except, TextList *out) {
   *out = (TextList){0};
   Status status = STATUS_OK;
   for (int i = 0; i < N_ROWS && !status; i++) {
-    const Row *row = &rows[i];
-    if ((row->commands & with) != with || row->commands & except || is_given(row, options) != given || (!given && !row->fallback)) continue;
+    const OptionRow *row = &rows[i];
+    if ((row->commands & with) != with || row->commands & except || options_is_given(row, options) != given || (!given && !row->fallback)) continue;
     status = record_row(row, options, out);
   }
   if (status) options_free_texts(out);
@@ -370,6 +387,7 @@ Status options_of_passes(const Options *options, char **out) {
 
 static Status copy_options(const Options *base, Options *out) {
   *out = *base;
+  out->file = NULL;
   for (int i = 0; i < N_ROWS; i++)                            // ours from here on, also when a copy fails
     if (rows[i].kind == KIND_LIST || rows[i].kind == KIND_REALS) memset((char *)out + rows[i].offset, 0, rows[i].kind == KIND_LIST ? sizeof(TextList) : sizeof(RealList));
   for (int i = 0; i < N_ROWS; i++) {
@@ -387,10 +405,9 @@ static Status copy_options(const Options *base, Options *out) {
 }
 
 // All values of a row as text: "--freeze=a --freeze=b"; "" when there is none. Heap; NULL: no memory.
-static char *row_text(const Row *row, const Options *options) {
-  TextList texts = {0};
-  bool unset = !row->fallback && !is_given(row, options);
-  Status status = unset ? STATUS_OK : record_row(row, options, &texts);
+static char *row_text(const OptionRow *row, const Options *options) {
+  TextList texts;
+  Status status = options_values(row, options, &texts);
   char *joined = status ? NULL : strdup("");
   for (int i = 0; i < texts.n && joined; i++) {
     char *wider = NULL;
@@ -416,7 +433,7 @@ static Status add_note(char **notes, const char *now, const char *was) {
 
 static Status take_recorded(const char *const *texts, size_t n, bool given, unsigned except, Options *out) {
   for (size_t i = 0; i < n; i++) {
-    const Row *row = NULL;
+    const OptionRow *row = NULL;
     const char *value = NULL;
     Status unknown = strncmp(texts[i], "--", 2) ? STATUS_OK : find_row(texts[i], RUN, &row, &value);
     status_free(unknown);
@@ -430,10 +447,10 @@ static Status take_recorded(const char *const *texts, size_t n, bool given, unsi
 }
 
 // A row of `base` that is on the command line keeps its value, others have that of `was`.
-static Status merge_row(const Row *row, const Options *base, Options *was, char **taken, char **changed) {
+static Status merge_row(const OptionRow *row, const Options *base, Options *was, char **taken, char **changed) {
   char *mine = row_text(row, base), *theirs = row_text(row, was);
   Status status = mine && theirs ? STATUS_OK : status_fail(STATUS_RESOURCE, NULL, "out of memory for --%s", row->name);
-  if (!status && strcmp(mine, theirs)) status = is_given(row, base) ? add_note(changed, mine, theirs) : add_note(taken, theirs, NULL);
+  if (!status && strcmp(mine, theirs)) status = options_is_given(row, base) ? add_note(changed, mine, theirs) : add_note(taken, theirs, NULL);
   free(mine);
   free(theirs);
   return status;
@@ -452,9 +469,9 @@ Status options_resume(const Options *base, const RecordedOptions *from, unsigned
     if (rows[i].commands & RESULT && !(rows[i].commands & except)) status = merge_row(&rows[i], base, &was, taken, changed);
   if (!status) status = copy_options(base, out);
   for (int i = 0; i < N_ROWS && !status; i++) {
-    const Row *row = &rows[i];
-    if (!(row->commands & RESULT) || row->commands & except || is_given(row, base)) continue;
-    bool given = is_given(row, &was);
+    const OptionRow *row = &rows[i];
+    if (!(row->commands & RESULT) || row->commands & except || options_is_given(row, base)) continue;
+    bool given = options_is_given(row, &was);
     swap_bytes((char *)out + row->offset, (char *)&was + row->offset, kind_bytes(row->kind));     // so that each list has one owner
     *(bool *)((char *)out + row->given_offset) = given;
   }
@@ -468,6 +485,7 @@ void options_finish(Options *options) {
     if (rows[i].kind == KIND_LIST) free(((TextList *)field)->items);
     if (rows[i].kind == KIND_REALS) free(((RealList *)field)->items);
   }
+  config_file_destroy(options->file);
   *options = (Options){0};
 }
 
@@ -482,7 +500,7 @@ void options_print_help(FILE *to, const char *command_name, unsigned command, co
   fprintf(to, "Usage: tessera %s %s\n\n%s\n\nExample: %s\n", command_name, usage, sentence, example);
   const char *heading = NULL;
   for (int i = 0; i < N_ROWS; i++) {
-    const Row *row = &rows[i];
+    const OptionRow *row = &rows[i];
     if (!row->commands) heading = row->help;
     if (!(row->commands & command)) continue;
     if (heading) fprintf(to, "\n%s:\n", heading);

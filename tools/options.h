@@ -1,6 +1,6 @@
 // The command line: one table (options.def) gives the struct, the parser and --help.
 //
-// Ownership: strings point into argv; lists are heap, ended by options_finish. Threads: one at a time.
+// Ownership: strings point into argv, or belong to `file`; lists are heap, ended by options_finish. Threads: one at a time.
 #ifndef TESSERA_OPTIONS_H
 #define TESSERA_OPTIONS_H
 
@@ -10,7 +10,7 @@
 
 #include "../ir/status.h"
 
-enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128, DIFF = 256, REDUCE = 512 };   // bits of the commands column
+enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128, DIFF = 256, REDUCE = 512, CONFIG = 1024 };   // bits of `commands`
 // Further bits: what a plan has decided already; what decides results; what `show` takes without a value, too (then "").
 enum { FIXED = 1 << 16, RESULT = 1 << 17, BARE = 1 << 18 };
 
@@ -36,12 +36,44 @@ typedef struct Options {
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) Option##kind field;
 #include "options.def"
 #undef OPTION
-  struct {                      // was it on the command line?
+  struct {                      // was it on the command line, or in --config FILE?
 #define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) bool field;
 #include "options.def"
 #undef OPTION
   } given;
+  struct {                      // what of --config FILE says so; NULL: the command line, or nobody
+#define OPTION(name, short_name, kind, field, fallback, min, max, commands, argument, help_line) const char *field;
+#include "options.def"
+#undef OPTION
+  } origin;
+  struct ConfigFile *file;      // owner of strings from --config (config_file.h); NULL: none
 } Options;
+
+typedef enum OptionKind { KIND_FLAG, KIND_OFF, KIND_INT, KIND_BYTES, KIND_REAL, KIND_TEXT, KIND_CHOICE, KIND_LIST, KIND_REALS } OptionKind;
+
+typedef struct OptionRow {
+  const char *name;
+  char short_name;
+  OptionKind kind;
+  size_t offset, given_offset, origin_offset;   // in Options
+  const char *fallback;
+  double min, max;
+  unsigned commands;
+  const char *argument, *help;
+} OptionRow;
+
+// All rows of options.def, *out_n of them; a heading is a row of no command, its title is `help`. Constant.
+const OptionRow *options_rows(int *out_n);
+const OptionRow *options_find_row(const char *name, unsigned commands);       // "zero"; NULL: none of these commands has it
+
+// Gives an option a value from elsewhere than the command line, as it would be typed there (NULL: a flag), and counts it as given. `text` and `origin`
+// are kept as they are. A LIST is appended to.
+MUST_USE Status options_set(const OptionRow *row, const char *text, const char *origin, Options *out);
+bool options_is_given(const OptionRow *row, const Options *options);
+const char *options_origin(const OptionRow *row, const Options *options);
+
+// The value of an option, one "--NAME=VALUE" each (flags: "--NAME"); none where it has none. Heap: options_free_texts.
+MUST_USE Status options_values(const OptionRow *row, const Options *options, TextList *out);
 
 // Parses argv[first..argc) for one command (one of the bits above). USAGE errors name the option and what would work. `out` is to be
 // ended with options_finish, also after an error.
