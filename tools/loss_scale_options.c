@@ -38,8 +38,8 @@ Status loss_scale_choose(const Options *o, const Graph *program, const LossScale
                           .hysteresis = o->loss_scale_hysteresis, .skips_max = o->loss_scale_skips};
   char *end = NULL;
   if (!s->dynamic) s->initial = strtod(o->loss_scale, &end);
-  if (!s->dynamic && (end == o->loss_scale || *end || !(s->initial > 0 && s->initial <= 1e30)))
-    FAIL(USAGE, NULL, "--loss-scale: '%s' is neither 'dynamic' nor a number above 0", o->loss_scale);
+  if (!s->dynamic && (end == o->loss_scale || *end || !(s->initial >= 1e-30 && s->initial <= 1e30)))      // an f32 holds it
+    FAIL(USAGE, NULL, "--loss-scale: '%s' is neither 'dynamic' nor a number from 1e-30 to 1e+30", o->loss_scale);
   if (!s->dynamic && (o->given.loss_scale_init || o->given.loss_scale_window || o->given.loss_scale_hysteresis || o->given.loss_scale_min))
     FAIL(USAGE, NULL, "--loss-scale %s stays as it is: --loss-scale-init, -window, -hysteresis and -min are about 'dynamic'", o->loss_scale);
   if (s->initial < s->least && s->dynamic) FAIL(USAGE, NULL, "--loss-scale-init %g is below --loss-scale-min %g", s->initial, s->least);

@@ -79,6 +79,7 @@ def continued():
 def refusals():
     data = ["run", model("mlp"), "--data", "random", "--steps", 3, "--precision"]
     for extra, code, says in ((["bf16", "--loss-scale", 4], 2, "only plans of --precision fp16"), (["fp16", "--loss-scale", "much"], 2, "neither 'dynamic' nor a number"),
+                              (["fp16", "--loss-scale", "1e-300"], 2, "from 1e-30"), (["fp16", "--loss-scale", "1e300"], 2, "from 1e-30"),
                               (["fp16", "--loss-scale", 4, "--loss-scale-window", 7], 2, "stays as it is"), (["fp16", "--inject-inf", "3:1"], 2, "rank below"),
                               (["fp16", "--loss-scale-init", 1, "--loss-scale-min", 2], 2, "is below"),
                               (["fp16", "--inject-inf", "0:0,1,2", "--loss-scale-skips", 2], 1, "2 steps in a row were skipped")):
