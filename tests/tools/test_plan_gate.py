@@ -58,6 +58,10 @@ def main():
         gate(tmp, args, 2, "there is no baseline 'plans/p.onnxtxt' yet", "UPDATE=1")
         gate(tmp, args, 0, "commit it", UPDATE="1")
         gate(tmp, args, 0, "are the same", "limit kept: peak.device +0%")
+        gate(tmp, ["model.onnx", "broken.onnxtxt", *options], 2, "there is no baseline")
+        need(not os.path.exists(os.path.join(tmp, "plan_gate.out", "diff.md")), "what the run before has posted is left after an error")
+        gate(tmp, args, 0, "are the same")
+        gate(tmp, args, 2, "there is no program '/nowhere/tessera'", TESSERA="/nowhere/tessera")
         summary = os.path.join(tmp, "summary.md")
         more = ["model.onnx", "plans/p.onnxtxt", "--ranks", "4", "--zero", "3", "--isa", "scalar"]
         gate(tmp, more, 1, "limit exceeded: sent_bytes +0%", "comm:", GITHUB_STEP_SUMMARY=summary)
