@@ -39,7 +39,7 @@ Machine machine_default(void) {
       .work_per_s = {[WORK_ARITHMETIC] = 4e9, [WORK_FUNCTION] = 6e8, [WORK_SUM] = 3e9, [WORK_ELEMENT] = 5e8, [WORK_REFERENCE] = 1e8, [WORK_OPTIMIZER] = 5e8,
                      [WORK_PRODUCT] = 8e10, [WORK_CONV] = 4e10, [WORK_ATTENTION] = 1e10, [WORK_RECURRENT] = 1e10, [WORK_PLAIN_FLOP] = 1e9},
       .transposed_share = {0.8, 0.9},
-      .precision_share = {[PRECISION_F64] = 0.5, [PRECISION_F32] = 1, [PRECISION_BF16] = 2, [PRECISION_F16] = 1},
+      .precision_share = {[PRECISION_F64] = 0.5, [PRECISION_F32] = 1, [PRECISION_BF16] = 1, [PRECISION_F16] = 1},
       .memory_bytes_per_s = 8e9, .cache_bytes_per_s = 4e10, .cache_bytes = 1 << 20,
       .step_overhead_s = 2e-7, .product_call_s = 1e-6, .has_reference = true, .guard_s = 2e-7, .micro_overhead_s = 1e-5, .update_overhead_s = 3e-5,
       .tiers = {[TIER_HOST] = {1e-5, 8e9}, [TIER_NVME] = {1e-4, 2e9}},

@@ -137,6 +137,7 @@ static void compare_buckets(Differ *d) {
     }
     const Bucket *y = &d->b->buckets[d->m->bucket_of_a[i]];
     differ_change(d, TOPIC_PRECISION, what, "type", dtype_name(x->dtype), dtype_name(y->dtype), NULL, NULL);
+    differ_change(d, TOPIC_PRECISION, what, "type that the model computes in", dtype_name(x->compute), dtype_name(y->compute), NULL, NULL);
     if (x->trainable != y->trainable) differ_change(d, TOPIC_PARAMETERS, what, "trains", x->trainable ? "yes" : "no", y->trainable ? "yes" : "no", NULL, NULL);
     differ_change_int(d, TOPIC_PARAMETERS, what, "elements", x->elems, y->elems, NULL, NULL);
     differ_change_int(d, TOPIC_PARAMETERS, what, "elements of a shard", x->shard_elems, y->shard_elems, NULL, NULL);

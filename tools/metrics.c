@@ -10,12 +10,15 @@
 #include "progress.h"
 #include "report.h"
 
+enum { DTYPE_NUMBERS = 32 };    // of dtype.def, and room
+
 typedef struct Totals {
   int64_t steps, phase[PHASE_COUNT], queue[QUEUE_COUNT], waits, collectives;
   int64_t inputs, outputs, parameters, parameter_elems, parameter_bytes, frozen;
   int64_t ranks, zero, micro_per_rank, buckets, buffers;
   int64_t sent, copied, saved, formula, padded, sent_control, sent_frozen;
   int64_t peak[TIER_COUNT], peak_per_rank, category[CATEGORY_COUNT];
+  int64_t sent_dtype[DTYPE_NUMBERS];      // by element type on the wire
 } Totals;
 
 typedef struct Row {
@@ -65,7 +68,7 @@ static const Row rows[] = {
 #undef COUNT
 #undef BYTES
 enum { N_ROWS = sizeof rows / sizeof *rows };
-static const char CATEGORY_PREFIX[] = "peak.device.";
+static const char CATEGORY_PREFIX[] = "peak.device.", SENT_PREFIX[] = "sent_bytes.";
 
 typedef struct OpTotal { const char *name; int64_t nodes; } OpTotal;
 
@@ -147,6 +150,10 @@ static void count_bytes(const Graph *graph, Arena *arena, Metrics *m) {
     if (!strcmp(m->kinds[k].kind, "control")) t->sent_control = m->kinds[k].bytes;
     if (!strcmp(m->kinds[k].kind, "frozen")) t->sent_frozen = m->kinds[k].bytes;
   }
+  for (size_t i = 0; i < n; i++) {
+    int64_t *sent = &t->sent_dtype[(int)entries[i].wire < DTYPE_NUMBERS ? entries[i].wire : DTYPE_NONE];
+    *sent = bytes_add(*sent, bytes_times(entries[i].bytes, entries[i].times));
+  }
   t->sent = bytes.sent_bytes;
   t->copied = bytes.copied_bytes;
   t->saved = bytes.saved_bytes;
@@ -194,6 +201,16 @@ static int find_category(const char *name) {
   return strncmp(name, CATEGORY_PREFIX, n) ? -1 : enum_from_name(name + n, (EnumName)category_name, CATEGORY_COUNT);
 }
 
+static Dtype find_sent_dtype(const char *name) {
+  size_t n = sizeof SENT_PREFIX - 1;
+  Dtype dtype = strncmp(name, SENT_PREFIX, n) ? DTYPE_NONE : dtype_from_name(name + n);
+  return (int)dtype < DTYPE_NUMBERS ? dtype : DTYPE_NONE;
+}
+
+static Metric sent_metric(const char *name, const Metrics *m, Dtype dtype) {
+  return (Metric){name, "of sent_bytes, in that element type", TOPIC_COMM, METRIC_BYTES, true, m ? m->totals.sent_dtype[dtype] : 0};
+}
+
 static bool describe(const char *name, const Metrics *m, Metric *out) {
   for (int i = 0; i < N_ROWS; i++)
     if (!strcmp(rows[i].name, name)) {
@@ -203,6 +220,11 @@ static bool describe(const char *name, const Metrics *m, Metric *out) {
   int category = find_category(name);
   if (category >= 0) {
     *out = (Metric){name, "of peak.device", TOPIC_MEMORY, METRIC_BYTES, true, m ? m->totals.category[category] : 0};
+    return true;
+  }
+  Dtype sent = find_sent_dtype(name);
+  if (sent) {
+    *out = sent_metric(name, m, sent);
     return true;
   }
   const char *dot = strrchr(name, '.');
@@ -225,7 +247,7 @@ const char *metrics_names(Arena *arena) {
   for (int c = 0; c < CATEGORY_COUNT; c++) all = arena_printf(arena, "%s, %s%s", all, CATEGORY_PREFIX, category_name((Category)c));
   for (const Op *const *op = op_table; *op; op++)
     if ((*op)->sent_bytes) all = arena_printf(arena, "%s, %s.bytes", all, (*op)->name);
-  return arena_printf(arena, "%s; and every operator's name: how many nodes it has", all);
+  return arena_printf(arena, "%s, %sTYPE for the element types on the wire; and every operator's name: how many nodes it has", all, SENT_PREFIX);
 }
 
 Status metric_unknown(const char *name, Arena *arena) {
@@ -236,6 +258,8 @@ Status metric_unknown(const char *name, Arena *arena) {
     const char *category = arena_printf(arena, "%s%s", CATEGORY_PREFIX, category_name((Category)c));
     ARENA_PUSH(arena, names, n, capacity, category);
   }
+  for (int d = 1; d < DTYPE_NUMBERS; d++)
+    if (dtype_known(d)) ARENA_PUSH(arena, names, n, capacity, (const char *)arena_printf(arena, "%s%s", SENT_PREFIX, dtype_name((Dtype)d)));
   for (const Op *const *op = op_table; *op; op++) {
     ARENA_PUSH(arena, names, n, capacity, (*op)->name);
     if ((*op)->sent_bytes) ARENA_PUSH(arena, names, n, capacity, (const char *)arena_printf(arena, "%s.bytes", (*op)->name));
@@ -262,6 +286,8 @@ size_t metrics_list(const Metrics *m, Arena *arena, Metric **out) {
     const char *name = arena_printf(arena, "%s%s", CATEGORY_PREFIX, category_name((Category)c));
     ARENA_PUSH(arena, list, n, capacity, ((Metric){name, "of peak.device", TOPIC_MEMORY, METRIC_BYTES, true, m->totals.category[c]}));
   }
+  for (int d = 1; d < DTYPE_NUMBERS; d++)
+    if (m->totals.sent_dtype[d]) ARENA_PUSH(arena, list, n, capacity, sent_metric(arena_printf(arena, "%s%s", SENT_PREFIX, dtype_name((Dtype)d)), m, (Dtype)d));
   for (size_t k = 0; k < m->n_kinds; k++) {
     bool fixed = !strcmp(m->kinds[k].kind, "control") || !strcmp(m->kinds[k].kind, "frozen");
     const char *name = arena_printf(arena, "%s.bytes", m->kinds[k].kind);

@@ -4,6 +4,7 @@
 //   sent_bytes, peak.device, ranks, ...  of plans only
 //   OPERATOR                             number of its nodes: MatMul, AllGather; 0 where there is none
 //   COLLECTIVE.bytes                     logical bytes that it sends per rank and step, without `frozen.bytes` and `control.bytes`, which are counted apart
+//   sent_bytes.TYPE                      of sent_bytes, what travels in that element type: sent_bytes.bfloat16
 //   peak.device.CATEGORY                 of a process, at the peak: params, grads, activations, ...
 // Sums that pass 2^63 - 1 stay there. Threads: one; nothing is kept but in the arena given.
 #ifndef TESSERA_METRICS_H

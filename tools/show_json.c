@@ -108,6 +108,7 @@ static void json_buckets(JsonWriter *w, const PlanView *v) {
     const Bucket *bucket = &v->graph->buckets[b];
     json_write_object(w, NULL);
     json_write_text(w, "dtype", dtype_name(bucket->dtype));
+    json_write_text(w, "compute", dtype_name(bucket->compute));
     json_write_bool(w, "trainable", bucket->trainable);
     json_write_text(w, "group", bucket->group);
     json_write_int(w, "elems", bucket->elems);

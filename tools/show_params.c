@@ -51,8 +51,10 @@ static void bucket_rows(const Style *s, const PlanView *v, bool all) {
   for (size_t i = 0; i < g->n_buckets && (all || i < BUCKETS); i++) {
     const Bucket *b = &g->buckets[i];
     char name[NAME_BYTES], bytes[32], shard[COUNT_BYTES];
-    fprintf(s->to, "  bucket %-5zu %6d parameter%s %12s padded, %14s elements a shard  %s%s from %s%s%s%s\n", i, b->n_params, b->n_params == 1 ? " " : "s",
-            bytes_text(bytes_times(b->elems, dtype_bytes(b->dtype)), bytes), count_text(b->shard_elems, shard), style_on(s, TONE_DIM), b->trainable ? "" : "frozen,",
+    bool narrow = b->compute != b->dtype;
+    fprintf(s->to, "  bucket %-5zu %6d parameter%s %12s padded, %14s elements a shard  %s%s%s%s%s from %s%s%s%s\n", i, b->n_params, b->n_params == 1 ? " " : "s",
+            bytes_text(bytes_times(b->elems, dtype_bytes(b->dtype)), bytes), count_text(b->shard_elems, shard), dtype_name(b->dtype),
+            narrow ? " with a copy in " : "", narrow ? dtype_name(b->compute) : "", style_on(s, TONE_DIM), b->trainable ? "" : ", frozen",
             b->n_params ? name_text(b->params[0], 60, name) : "nothing", b->group ? ", group " : "", b->group ? b->group : "", style_off(s));
   }
   if (!all && g->n_buckets > BUCKETS) fprintf(s->to, "  %s... %zu more; --params lists all, and each parameter%s\n", style_on(s, TONE_DIM),

@@ -31,6 +31,14 @@ def case(title, args, code, *said):
         print(f"FAIL {title}: exit {rc}, wanted {code}; not said: {missing}\n  {err[:400]}")
 
 
+def types(shown):
+    """Bytes sent by element type."""
+    sent = collections.Counter()
+    for e in shown["ledger"]:
+        sent["sent_bytes." + e["dtype"]] += e["bytes"] * e.get("times", 1)
+    return sent
+
+
 def facts(plan):
     """Metrics of a plan, read off `show --json` by hand."""
     shown = json.loads(tessera("show", plan, "--json")[1])
@@ -42,6 +50,7 @@ def facts(plan):
     known.update(("steps." + k, v) for k, v in collections.Counter(s["phase"] for s in shown["steps"]).items())
     known.update((k + ".bytes", v) for k, v in sent["by_collective"].items())
     known.update(("peak.device." + k, v) for k, v in shown["peak_bytes"]["device"]["by_category"].items())
+    known.update(types(shown))
     known.pop("AllToAll")       # no such operator yet
     return known
 
@@ -95,6 +104,8 @@ def main():
         compare(plan)
         documented(plan)
         grammar(plan, facts(plan)["sent_bytes"])
+        case("narrow compile", ["compile", MODEL, *options, "--precision", "bf16", "-o", plan, "--expect", "sent_bytes.bfloat16>0.8*sent_bytes", "--expect", "sent_bytes.float16==0"], 0)
+        compare(plan)
         case("a mistake is found before the work", ["compile", MODEL, *options, "-o", os.path.join(tmp, "none.onnx"), "--expect", "stepz<1"], 2, "did you mean steps?")
         if os.path.exists(os.path.join(tmp, "none.onnx")):
             failures.append("a plan was written")
