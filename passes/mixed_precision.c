@@ -39,15 +39,18 @@ static Status check_kept(const Graph *graph, const char *keep) {
   return STATUS_OK;
 }
 
-// Does every number of the constant have a place in f16? Infinities are meant.
+// Does every number of the constant have a place in f16? Infinities are meant. Nor may all of it round to 0: a small number that is added keeps a
+// quotient or a logarithm finite.
 static bool fits_f16(const Weight *w) {
   int64_t n = type_elems(&w->type);
   if (!w->bytes || n > LOOK_ELEMS_MAX) return false;
+  double most = 0;
   for (int64_t i = 0; i < n; i++) {
     double v = fabs(weight_read_float(w, i));
     if (isfinite(v) && v >= 65520) return false;
+    if (v > most) most = v;
   }
-  return true;
+  return most == 0 || most > 0x1p-25;
 }
 
 // Parameters and constants take the type of what they meet.
