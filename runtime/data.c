@@ -91,31 +91,53 @@ static Status same_batch(Data *d, int i, int64_t batch, const char *source) {
   return NULL;
 }
 
+static bool has_part(const Feed *feed, const char *path) {
+  for (size_t p = 0; p < feed->n_parts; p++)
+    if (!strcmp(feed->parts[p].path, path)) return true;
+  return false;
+}
+
+// One more file for an input that has rows already.
+static Status append_rows(Data *d, int i, const char *path, int fd, int64_t offset_bytes, const Type *file) {
+  Feed *feed = &d->feeds[i];
+  Type first = d->shapes[i];
+  char have[160], want[160];
+  first.dims[0] = file->rank ? file->dims[0] : 0;
+  first.dtype = feed->file_dtype;
+  if (!type_same_shape(&first, file) || file->dtype != feed->file_dtype)
+    FAIL(MALFORMED, d->inputs[i].name, "%s holds %s of it and %s %s; files that follow each other differ in their first axis only", path,
+         type_text(file, have, sizeof have), feed->source, type_text(&first, want, sizeof want));
+  feed->n_samples += file->dims[0];
+  return feed_add_part(feed, path, fd, offset_bytes, type_elems(file));
+}
+
 // A tensor whose first axis counts samples.
-static Status feed_rows(Data *d, int i, const char *source, int fd, int64_t offset_bytes, const Type *file) {
+static Status feed_rows(Data *d, int i, const char *path, int fd, int64_t offset_bytes, const Type *file) {
   const DataInput *in = &d->inputs[i];
-  if (file->rank < 1) FAIL(MALFORMED, in->name, "%s holds a scalar for it; the first axis must count samples", source);
-  Type *shape = &d->shapes[i];
+  if (d->feeds[i].kind == FEED_ROWS && !has_part(&d->feeds[i], path)) return append_rows(d, i, path, fd, offset_bytes, file);
+  if (file->rank < 1) FAIL(MALFORMED, in->name, "%s holds a scalar for it; the first axis must count samples", path);
+  if (file->dims[0] < 1) FAIL(MALFORMED, in->name, "%s holds no sample", path);
+  Type *shape = &d->shapes[i], before = *shape;
   *shape = *file;
-  TRY(batch_axis(d, in, source, file->dims[0], &shape->dims[0]));
-  TRY(delivered(in, file->dtype, source, &shape->dtype));
-  TRY(check_declared(in, shape, source));
-  TRY(same_samples(d, i, file->dims[0], source));
-  TRY(same_batch(d, i, shape->dims[0], source));
-  Feed feed = {.kind = FEED_ROWS, .source = source, .fd = fd, .file_dtype = file->dtype, .offset_bytes = offset_bytes,
-               .row_elems = type_elems(file) / file->dims[0], .n_samples = file->dims[0]};
-  return claim(d, i, &feed);
+  TRY(batch_axis(d, in, path, file->dims[0], &shape->dims[0]));
+  TRY(delivered(in, file->dtype, path, &shape->dtype));
+  TRY(check_declared(in, shape, path));
+  TRY(same_batch(d, i, shape->dims[0], path));
+  Feed feed = {.kind = FEED_ROWS, .source = d->source, .file_dtype = file->dtype, .row_elems = type_elems(file) / file->dims[0], .n_samples = file->dims[0]};
+  if (d->feeds[i].kind != FEED_NONE) *shape = before;
+  TRY(claim(d, i, &feed));
+  return feed_add_part(&d->feeds[i], path, fd, offset_bytes, type_elems(file));
 }
 
 // ---- Sources ------------------------------------------------------------------------------------------------------------------
 
-static Status open_npy(Data *d, int i, const char *source, const char *path) {
+static Status open_npy(Data *d, int i, const char *path) {
   int fd;
   NpyFile npy;
   TRY(data_file_open(d, path, &fd));
   TRY(npy_read_header(fd, path, &npy));
   Type type = type_make(npy.dtype, npy.rank, npy.dims);
-  return feed_rows(d, i, source, fd, npy.offset_bytes, &type);
+  return feed_rows(d, i, path, fd, npy.offset_bytes, &type);
 }
 
 static const Weight *batch_tensor(const Safetensors *file, const char *input, int64_t batch) {
@@ -128,12 +150,13 @@ static const Weight *batch_tensor(const Safetensors *file, const char *input, in
 static Status feed_batches(Data *d, int i, const char *source, int fd, const Safetensors *file) {
   const DataInput *in = &d->inputs[i];
   const Weight *first = batch_tensor(file, in->name, 0), *w;
-  Feed feed = {.kind = FEED_BATCHES, .source = source, .fd = fd, .file_dtype = first->type.dtype};
+  Feed feed = {.kind = FEED_BATCHES, .source = d->source, .file_dtype = first->type.dtype};
   while (batch_tensor(file, in->name, feed.n_batches)) feed.n_batches++;
   if (d->n_batches >= 0 && d->n_batches != feed.n_batches)
     FAIL(MALFORMED, in->name, "%s holds %" PRId64 " batches of it, of another input %" PRId64, source, feed.n_batches, d->n_batches);
   d->n_batches = feed.n_batches;
   TRY(claim(d, i, &feed));
+  TRY(feed_add_part(&d->feeds[i], source, fd, 0, 0));
   int64_t *offsets = d->feeds[i].batch_offsets = calloc((size_t)feed.n_batches, sizeof *offsets);
   Type *types = d->feeds[i].batch_types = calloc((size_t)feed.n_batches, sizeof *types);
   if (!offsets || !types) FAIL(RESOURCE, in->name, "no memory for %" PRId64 " batches", feed.n_batches);
@@ -183,21 +206,18 @@ static Status token_axis(const Data *d, const DataInput *in, int64_t *out) {
   return NULL;
 }
 
-static Status feed_tokens(Data *d, int i, const char *source, int fd, Dtype dtype, int64_t n_tokens, int64_t seq, bool labels) {
+static Status feed_tokens(Data *d, int i, const char *path, const TokenFile *file, int64_t seq, bool labels) {
   const DataInput *in = &d->inputs[i];
   Type *shape = &d->shapes[i];
   bool one_each = labels && in->rank == 1;             // one label per sample: the token after it
   *shape = (Type){.rank = one_each ? 1 : 2};
-  TRY(batch_axis(d, in, source, (n_tokens - 1) / seq, &shape->dims[0]));
+  TRY(batch_axis(d, in, path, (file->n_tokens - 1) / seq, &shape->dims[0]));
   if (!one_each) shape->dims[1] = seq;
-  TRY(delivered(in, dtype, source, &shape->dtype));
+  TRY(delivered(in, file->dtype, path, &shape->dtype));
   if (in->dtype == DTYPE_NONE) shape->dtype = DTYPE_I64;
-  TRY(check_declared(in, shape, source));
-  if (n_tokens <= seq) FAIL(MALFORMED, in->name, "%s holds %" PRId64 " tokens; one sample and its labels need %" PRId64, source, n_tokens, seq + 1);
-  TRY(same_samples(d, i, (n_tokens - 1) / seq, source));
-  TRY(same_batch(d, i, shape->dims[0], source));
-  Feed feed = {.kind = FEED_TOKENS, .source = source, .fd = fd, .file_dtype = dtype, .n_samples = (n_tokens - 1) / seq, .seq = seq, .labels = labels,
-               .one_each = one_each, .row_elems = one_each ? 1 : seq};
+  TRY(check_declared(in, shape, path));
+  TRY(same_batch(d, i, shape->dims[0], path));
+  Feed feed = {.kind = FEED_TOKENS, .source = d->source, .file_dtype = file->dtype, .seq = seq, .labels = labels, .one_each = one_each, .row_elems = one_each ? 1 : seq};
   return claim(d, i, &feed);
 }
 
@@ -219,26 +239,47 @@ static Status assign_tokens(const Data *d, const char *source, int *tokens, int 
   return NULL;
 }
 
-static Status check_text(int fd, const char *source) {
-  char block[4096];
-  ssize_t n = pread(fd, block, sizeof block, 0);
-  if (n > 0 && memchr(block, 0, (size_t)n))
-    FAIL(MALFORMED, NULL, "%s is no text (it has zero bytes) and has no suffix that says more: .safetensors, .npy, .bin (uint16 tokens), .u32.bin", source);
+static Status first_tokens(Data *d, const char *path, const TokenFile *file) {
+  int tokens, labels;
+  int64_t seq;
+  TRY(assign_tokens(d, path, &tokens, &labels));
+  TRY(token_axis(d, &d->inputs[tokens], &seq));
+  TRY(feed_tokens(d, tokens, path, file, seq, false));
+  return labels < 0 ? NULL : feed_tokens(d, labels, path, file, seq, true);
+}
+
+// The first file says which inputs take tokens; others go on where it ends.
+static Status open_tokens(Data *d, const char *path) {
+  int fd;
+  TokenFile file;
+  bool any = false;
+  TRY(data_file_open(d, path, &fd));
+  TRY(token_file_read(fd, path, d->options.token_dtype, &file));
+  for (size_t i = 0; i < d->n_inputs; i++) any |= d->feeds[i].kind == FEED_TOKENS;
+  if (!any) TRY(first_tokens(d, path, &file));
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    Feed *feed = &d->feeds[i];
+    if (feed->kind != FEED_TOKENS) continue;
+    if (has_part(feed, path)) FAIL(USAGE, NULL, "%s is named twice", path);
+    if (feed->file_dtype != file.dtype)
+      FAIL(MALFORMED, NULL, "%s holds tokens of %s and %s of %s; files that follow each other are of one type", path, dtype_name(file.dtype), feed->source,
+           dtype_name(feed->file_dtype));
+    TRY(feed_add_part(feed, path, fd, file.offset_bytes, file.n_tokens));
+  }
   return NULL;
 }
 
-static Status open_tokens(Data *d, const char *source) {
-  int fd, tokens, labels;
-  int64_t bytes, seq;
-  Dtype dtype = has_suffix(source, ".u32.bin") ? DTYPE_U32 : has_suffix(source, ".bin") ? DTYPE_U16 : DTYPE_U8;
-  TRY(data_file_open(d, source, &fd));
-  TRY(data_file_bytes(fd, source, &bytes));
-  if (dtype == DTYPE_U8) TRY(check_text(fd, source));
-  if (bytes % dtype_bytes(dtype)) FAIL(MALFORMED, NULL, "%s has %" PRId64 " bytes: no whole number of %s tokens", source, bytes, dtype_name(dtype));
-  TRY(assign_tokens(d, source, &tokens, &labels));
-  TRY(token_axis(d, &d->inputs[tokens], &seq));
-  TRY(feed_tokens(d, tokens, source, fd, dtype, bytes / dtype_bytes(dtype), seq, false));
-  return labels < 0 ? NULL : feed_tokens(d, labels, source, fd, dtype, bytes / dtype_bytes(dtype), seq, true);
+static Status count_samples(Data *d) {
+  for (size_t i = 0; i < d->n_inputs; i++) {
+    Feed *feed = &d->feeds[i];
+    if (feed->kind != FEED_TOKENS && feed->kind != FEED_ROWS) continue;
+    int64_t n = feed_elems(feed);
+    if (feed->kind == FEED_TOKENS && n <= feed->seq)
+      FAIL(MALFORMED, d->inputs[i].name, "%s holds %" PRId64 " tokens; one sample and its labels need %" PRId64, feed->source, n, feed->seq + 1);
+    if (feed->kind == FEED_TOKENS) feed->n_samples = (n - 1) / feed->seq;
+    TRY(same_samples(d, (int)i, feed->n_samples, feed->source));
+  }
+  return NULL;
 }
 
 static Status open_random(Data *d) {
@@ -264,25 +305,45 @@ static Status open_stream(Data *d) {
   return NULL;
 }
 
+// A file by its suffix.
+static Status open_file(Data *d, const char *path) {
+  NpyFile npy;
+  int fd;
+  if (has_suffix(path, ".safetensors")) return open_safetensors(d, path);
+  if (!has_suffix(path, ".npy")) return open_tokens(d, path);
+  TRY(data_file_open(d, path, &fd));
+  TRY(npy_read_header(fd, path, &npy));
+  bool takes_rows = d->n_inputs == 1 && (d->inputs[0].rank == npy.rank || npy.rank != 1 || dtype_is_float(npy.dtype));
+  if (takes_rows) return open_npy(d, 0, path);
+  if (npy.rank == 1 && !dtype_is_float(npy.dtype)) return open_tokens(d, path);
+  char names[512];
+  list_inputs(d, false, names, sizeof names);
+  FAIL(USAGE, NULL, "--data %s: say which input it feeds, INPUT=%s; the inputs are %s", path, path, names);
+}
+
+static Status open_paths(Data *d, int input, const DataPaths *paths) {
+  for (size_t i = 0; i < paths->n; i++) {
+    if (input >= 0 && !has_suffix(paths->items[i], ".npy")) FAIL(USAGE, NULL, "--data %s: INPUT=FILE takes a .npy file, not %s", d->source, paths->items[i]);
+    TRY(input >= 0 ? open_npy(d, input, paths->items[i]) : open_file(d, paths->items[i]));
+  }
+  return NULL;
+}
+
 static Status open_source(Data *d, const char *source) {
   const char *equals = strchr(source, '=');
   int input = equals ? find_input(d, source, (size_t)(equals - source)) : -1;
   char names[512];
+  DataPaths paths;
+  d->source = source;
   list_inputs(d, false, names, sizeof names);
-  if (input >= 0) {
-    if (!has_suffix(source, ".npy")) FAIL(USAGE, NULL, "--data %s: INPUT=FILE takes a .npy file", source);
-    return open_npy(d, input, source, equals + 1);
-  }
-  if (equals && has_suffix(source, ".npy") && access(source, F_OK))
+  if (equals && input < 0 && has_suffix(source, ".npy") && access(source, F_OK))
     FAIL(USAGE, NULL, "--data %s: the model has no input '%.*s'; its inputs are %s", source, (int)(equals - source), source, names);
-  if (has_suffix(source, ".npy")) {
-    if (d->n_inputs != 1) FAIL(USAGE, NULL, "--data %s: say which input it feeds, INPUT=%s; the inputs are %s", source, source, names);
-    return open_npy(d, 0, source, source);
-  }
-  if (has_suffix(source, ".safetensors")) return open_safetensors(d, source);
   if (!strcmp(source, "random")) return open_random(d);
   if (!strcmp(source, "-")) return open_stream(d);
-  return open_tokens(d, source);
+  TRY(data_paths_list(input >= 0 ? equals + 1 : source, &paths));
+  Status status = open_paths(d, input, &paths);
+  data_paths_finish(&paths);
+  return status;
 }
 
 // ---- Variants -----------------------------------------------------------------------------------------------------------------
@@ -370,6 +431,7 @@ static Status open_all(Data *d, const DataInput *inputs) {
     if (!(d->inputs[i].name = strdup(inputs[i].name))) FAIL(RESOURCE, NULL, "no memory for the inputs' names");
   }
   for (size_t s = 0; s < d->options.n_sources; s++) TRY(open_source(d, d->options.sources[s]));
+  TRY(count_samples(d));
   char names[512];
   list_inputs(d, true, names, sizeof names);
   if (names[0]) FAIL(USAGE, NULL, "no --data feeds %s; --data INPUT=FILE.npy does, or a .safetensors file with a tensor of that name", names);
@@ -396,8 +458,7 @@ void data_close(Data *d) {
   if (!d) return;
   for (size_t i = 0; i < d->n_inputs; i++) {
     if (d->inputs) free((char *)d->inputs[i].name);
-    if (d->feeds) free(d->feeds[i].batch_offsets);
-    if (d->feeds) free(d->feeds[i].batch_types);
+    if (d->feeds) feed_finish(&d->feeds[i]);
   }
   for (size_t i = 0; i < d->n_files; i++) close(d->files[i]);
   if (d->has_stream) stream_finish(&d->stream);
@@ -424,6 +485,7 @@ static Status bind_input(Data *d, int variant, const Graph *program, const Value
   } else if (!type_same_shape(shape, &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? shape->dtype : feed->file_dtype, v->type.dtype)) {
     FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(shape, have, sizeof have), type_text(&v->type, want, sizeof want));
   }
+  if (feed->kind == FEED_TOKENS) feed->limit = graph_index_limit(program, v);
   if (feed->kind == FEED_TOKENS && feed->labels && d->options.shift < 0) d->shift = graph_shifts_labels(program, v) ? 0 : 1;
   *shape = v->type;
   *out = (size_t)i;
@@ -575,18 +637,30 @@ int data_variant(Data *d, int64_t batch) {
   return variant;
 }
 
-static int64_t sample_offset(const Data *d, const Feed *feed, int64_t sample) {
-  int64_t width = dtype_bytes(feed->file_dtype);
-  if (feed->kind == FEED_ROWS) return feed->offset_bytes + sample * feed->row_elems * width;
-  int64_t first = sample * feed->seq + (feed->labels ? (feed->one_each ? feed->seq : d->shift) : 0);
-  return first * width;
+static int64_t first_elem(const Data *d, const Feed *feed, int64_t sample) {
+  if (feed->kind == FEED_ROWS) return sample * feed->row_elems;
+  return sample * feed->seq + (feed->labels ? (feed->one_each ? feed->seq : d->shift) : 0);
+}
+
+// Tokens that the model has no row for: told by their place in the file.
+static Status check_tokens(const Feed *feed, int64_t first, const void *tokens, Dtype dtype) {
+  for (int64_t e = 0; feed->limit && !feed->labels && e < feed->row_elems; e++) {
+    int64_t token = element_read_int(tokens, dtype, e);
+    if (token >= 0 && token < feed->limit) continue;
+    const DataPart *part = feed_part(feed, first + e);
+    FAIL(MALFORMED, NULL, "%s: token %" PRId64 " of it is %" PRId64 "; the model takes tokens from 0 to %" PRId64, part->path, first + e - part->first_elem, token,
+         feed->limit - 1);
+  }
+  return NULL;
 }
 
 static Status fill_samples(const Data *d, const Feed *feed, int64_t batch, const Tensor *out) {
   int64_t n = out->type->dims[0], width = dtype_bytes(out->type->dtype);
   for (int64_t s = 0; s < n; s++) {
-    int64_t sample = pick(d, feed->n_samples, batch * n + s);
-    TRY(data_file_read(feed, sample_offset(d, feed, sample), (char *)out->data + s * feed->row_elems * width, out->type->dtype, feed->row_elems));
+    int64_t first = first_elem(d, feed, pick(d, feed->n_samples, batch * n + s));
+    void *to = (char *)out->data + s * feed->row_elems * width;
+    TRY(feed_read(feed, first, to, out->type->dtype, feed->row_elems));
+    if (feed->kind == FEED_TOKENS) TRY(check_tokens(feed, first, to, out->type->dtype));
   }
   return NULL;
 }
@@ -636,7 +710,9 @@ static Status data_fill(void *self, int64_t batch, const Tensor *out, size_t n_i
     switch (feed->kind) {
     case FEED_ROWS:
     case FEED_TOKENS: TRY(fill_samples(d, feed, batch, &out[i])); break;
-    case FEED_BATCHES: TRY(data_file_read(feed, feed->batch_offsets[pick(d, feed->n_batches, batch)], out[i].data, out[i].type->dtype, type_elems(out[i].type))); break;
+    case FEED_BATCHES:
+      TRY(data_file_read(feed->parts, feed->file_dtype, feed->batch_offsets[pick(d, feed->n_batches, batch)], out[i].data, out[i].type->dtype, type_elems(out[i].type)));
+      break;
     case FEED_RANDOM: fill_random(d, feed, batch, d->order[i], &out[i]); break;
     case FEED_STREAM:
     case FEED_NONE: break;

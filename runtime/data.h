@@ -2,10 +2,14 @@
 //
 //   NAME=FILE.npy          one input; first axis = samples
 //   FILE.safetensors       one tensor per input, first axis = samples; or one per input and batch: INPUT.0, INPUT.1, ...
-//   FILE.bin               tokens, uint16 little-endian; FILE.u32.bin: uint32. Sample s = tokens [s seq, (s + 1) seq), labels = the same `shift` later
+//   FILE.bin               tokens, uint16 little-endian, or as llm.c's header says; FILE.u32.bin: uint32; FILE.npy of one axis of integers.
+//                          Sample s = tokens [s seq, (s + 1) seq), labels = the same `shift` later
 //   any other file         text: each byte is a token
 //   random                 seeded: floats normal, integers below what their use in the graph allows
 //   -                      a stream of safetensors files on stdin, one per micro-batch, back to back (the header tells the length of each)
+//
+// A folder or a pattern stands for its files by name. Several files by sample for the same inputs follow each other as if they were one.
+// Files are read where and when a sample lies there: they may be larger than memory.
 //
 // Global batch b of a source by sample holds samples [b B, (b + 1) B), wrapping at the end; shuffled: of a seeded permutation, another one
 // each epoch, the same for any number of ranks. A source by batch gives batch b modulo its number of batches, or permutes batches.
@@ -33,6 +37,7 @@ typedef struct DataOptions {
   int64_t batch;                   // samples per micro-batch; 0: the model says, or the data comes by batch
   int64_t seq;                     // tokens per sample; 0: the model says
   int shift;                       // 0, 1; -1: 0 where the graph shifts labels itself, else 1
+  Dtype token_dtype;               // of files of tokens; NONE: their header or suffix says it
   bool shuffle;
   uint64_t seed;
   int stream_fd;                   // for "-": 0 is stdin

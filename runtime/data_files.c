@@ -44,14 +44,14 @@ static Status read_exactly(int fd, const char *path, void *to, int64_t n, int64_
   return NULL;
 }
 
-Status data_file_read(const Feed *feed, int64_t offset_bytes, void *to, Dtype to_dtype, int64_t n) {
-  if (feed->file_dtype == to_dtype) return read_exactly(feed->fd, feed->source, to, n * dtype_bytes(to_dtype), offset_bytes);
+Status data_file_read(const DataPart *part, Dtype file_dtype, int64_t offset_bytes, void *to, Dtype to_dtype, int64_t n) {
+  if (file_dtype == to_dtype) return read_exactly(part->fd, part->path, to, n * dtype_bytes(to_dtype), offset_bytes);
   char block[8192];
-  int64_t from_width = dtype_bytes(feed->file_dtype), to_width = dtype_bytes(to_dtype), step = (int64_t)sizeof block / from_width;
+  int64_t from_width = dtype_bytes(file_dtype), to_width = dtype_bytes(to_dtype), step = (int64_t)sizeof block / from_width;
   for (int64_t at = 0; at < n; at += step) {
     int64_t m = n - at < step ? n - at : step;
-    TRY(read_exactly(feed->fd, feed->source, block, m * from_width, offset_bytes + at * from_width));
-    elements_convert((char *)to + at * to_width, to_dtype, block, feed->file_dtype, m);
+    TRY(read_exactly(part->fd, part->path, block, m * from_width, offset_bytes + at * from_width));
+    elements_convert((char *)to + at * to_width, to_dtype, block, file_dtype, m);
   }
   return NULL;
 }

@@ -9,25 +9,33 @@
 
 typedef enum FeedKind {
   FEED_NONE,
-  FEED_ROWS,         // sample s = elements [s row_elems, (s + 1) row_elems) from offset_bytes on
+  FEED_ROWS,         // sample s = elements [s row_elems, (s + 1) row_elems)
   FEED_TOKENS,       // sample s = row_elems tokens from token s seq + shift on
   FEED_BATCHES,      // batch b at batch_offsets[b]
   FEED_RANDOM,
   FEED_STREAM
 } FeedKind;
 
+// A file, or a tensor of one: elements [first_elem, first_elem + n_elems) of the feed.
+typedef struct DataPart {
+  char *path;                  // owned
+  int fd;                      // owned by Data
+  int64_t offset_bytes, first_elem, n_elems;
+} DataPart;
+
 typedef struct Feed {
   FeedKind kind;
-  const char *source;          // as the user named it
-  int fd;                      // of the source's file; owned by Data
+  const char *source;          // as the user named it first
+  DataPart *parts;             // BATCHES: one, whose offset is 0
+  size_t n_parts;
   Dtype file_dtype;
-  int64_t offset_bytes, row_elems, n_samples;
+  int64_t row_elems, n_samples;
   int64_t seq;                 // TOKENS
   bool labels, one_each;       // TOKENS: shifted; one label per sample, the token after it
   int64_t *batch_offsets;      // BATCHES
   Type *batch_types;           // BATCHES: as delivered
   int64_t n_batches;
-  int64_t limit;               // RANDOM: integers below it
+  int64_t limit;               // RANDOM, TOKENS: integers below it; 0: any
 } Feed;
 
 // The stream: a ring of parsed batches. A rank asks for batches of the step under way only, so the ring has one slot per micro-batch of a step.
@@ -43,6 +51,7 @@ typedef struct Stream {
 
 struct Data {
   DataOptions options;
+  const char *source;          // under way in data_open
   size_t n_inputs;
   DataInput *inputs;           // names owned
   Type *shapes;                // [n_variants][n_inputs]: of one micro-batch, as delivered
@@ -70,8 +79,27 @@ MUST_USE Status data_file_open(Data *data, const char *path, int *out_fd);   // 
 MUST_USE Status data_file_bytes(int fd, const char *path, int64_t *out);
 
 // `n` elements at a byte offset of a file, as `to` wants them. Allocates nothing.
-MUST_USE Status data_file_read(const Feed *feed, int64_t offset_bytes, void *to, Dtype to_dtype, int64_t n);
+MUST_USE Status data_file_read(const DataPart *part, Dtype file_dtype, int64_t offset_bytes, void *to, Dtype to_dtype, int64_t n);
 bool data_dtype_fits(Dtype from, Dtype to);                                   // every value of `from` has a place in `to` (floats may round)
+
+// ---- data_parts.c ----
+
+// The files that a name stands for: those of a folder with a suffix of data (all the same), by name; those that match a pattern, by name; else itself.
+typedef struct DataPaths { char **items; size_t n; } DataPaths;
+MUST_USE Status data_paths_list(const char *path, DataPaths *out);             // data_paths_finish ends it
+void data_paths_finish(DataPaths *paths);
+
+MUST_USE Status feed_add_part(Feed *feed, const char *path, int fd, int64_t offset_bytes, int64_t n_elems);     // after those that it has
+int64_t feed_elems(const Feed *feed);
+const DataPart *feed_part(const Feed *feed, int64_t elem);                     // that the element lies in
+MUST_USE Status feed_read(const Feed *feed, int64_t elem, void *to, Dtype to_dtype, int64_t n);   // from one part into the next. Allocates nothing
+void feed_finish(Feed *feed);
+
+// ---- token_file.c ----
+
+typedef struct TokenFile { Dtype dtype; int64_t offset_bytes, n_tokens; } TokenFile;
+// asked: --token-dtype; NONE: header or suffix say it.
+MUST_USE Status token_file_read(int fd, const char *path, Dtype asked, TokenFile *out);
 
 // ---- data_stream.c ----
 

@@ -215,6 +215,14 @@ static Status bind_dims(const Flow *flow, const Options *options, DataInput *inp
   ARENA_RETURN(flow->arena, status);
 }
 
+static Dtype token_dtype(const char *name) {
+  static const struct { const char *name; Dtype dtype; } known[] = {
+      {"uint8", DTYPE_U8}, {"uint16", DTYPE_U16}, {"uint32", DTYPE_U32}, {"int32", DTYPE_I32}, {"int64", DTYPE_I64}};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (!strcmp(known[i].name, name)) return known[i].dtype;
+  return DTYPE_NONE;
+}
+
 Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out) {
   DataInput *inputs = calloc(flow->n_inputs + 1, sizeof *inputs);
   if (!inputs) FAIL(RESOURCE, NULL, "out of memory for %zu inputs", flow->n_inputs);
@@ -226,7 +234,7 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
   if (adds_labels(flow, options)) inputs[n++] = (DataInput){.name = options->labels, .dtype = DTYPE_I64, .rank = -1};
   DataOptions data = {
     .sources = options->data.items, .n_sources = (size_t)options->data.n, .batch = options->batch, .seq = options->seq,
-    .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
+    .token_dtype = token_dtype(options->token_dtype), .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
     .deadline_ns = (int64_t)(options->deadline * 1e9),
   };
   Status status = bind_dims(flow, options, inputs);

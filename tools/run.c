@@ -299,9 +299,11 @@ static Status choose_steps(Run *run) {
   if (samples >= 0 && data_samples_per_batch(run->data) > (double)samples)
     fprintf(stderr, "tessera: warning: a micro-batch of %.0f samples is larger than the data, %" PRId64 " samples: it takes some of them more than once\n",
             data_samples_per_batch(run->data), samples);
+  if (o->epochs && o->steps >= 0) FAIL(USAGE, NULL, "--steps %" PRId64 " and --epochs %" PRId64 " both say how long to train; give one", o->steps, o->epochs);
+  if (o->epochs && run->stream) FAIL(USAGE, NULL, "--epochs: a stream on stdin passes once");
   if (o->steps >= 0 || run->stream) return STATUS_OK;
   if (batches < 0) FAIL(USAGE, NULL, "random data have no end: say how many steps with --steps K");
-  run->steps = batches / run->micro_batches;
+  run->steps = batches * (o->epochs ? o->epochs : 1) / run->micro_batches;
   if (run->steps == 0)
     FAIL(USAGE, NULL, "the data hold %" PRId64 " micro-batches, one step takes %" PRId64 "; use fewer --micro-batches, or --steps K to go around", batches,
          run->micro_batches);
