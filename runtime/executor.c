@@ -367,6 +367,7 @@ static Status start_scaling(Executor *e) {
   if (!o->loss_scale) FAIL(USAGE, NULL, "the plan scales its loss, and nobody says by what");
   if (!(e->graph->recipe.loss_units > 0) || !e->graph->norm_report) FAIL(MALFORMED, NULL, "the plan scales its loss and does not say what of, or has no norm");
   e->scale = o->loss_scale_state ? *o->loss_scale_state : loss_scale_start(o->loss_scale);
+  if (!o->loss_scale_state) e->scale.applied = o->first_step;          // all steps of a run that scaled no loss have counted
   return NULL;
 }
 

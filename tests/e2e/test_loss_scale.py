@@ -76,6 +76,18 @@ def continued():
         check(rest["params_hash"] == whole["params_hash"], "parameters differ after --resume")
 
 
+def continued_from_f32():
+    """Optimizer and schedule go on counting where a run in another precision has stopped."""
+    with tempfile.TemporaryDirectory() as tmp:
+        saved = os.path.join(tmp, "saved")
+        options = ["--lr", 0.05, "--schedule", "linear", "--warmup", 4, "--total-steps", 8]
+        train("mlp", *options, "--steps", 4, "--save", saved)
+        plain, half = (train("mlp", "--steps", 4, "--resume", saved, "--precision", p) for p in ("f32", "fp16"))
+        check(not half["skipped_steps"] and all(abs(a - b) < 2e-3 * abs(a) for a, b in zip(plain["losses"], half["losses"])),
+              "after --resume of f32: fp16 %s, f32 %s" % (half["losses"], plain["losses"]))
+        check(plain["lr"] == half["lr"], "learning rates after --resume of f32: fp16 %s, f32 %s" % (half["lr"], plain["lr"]))
+
+
 def refusals():
     data = ["run", model("mlp"), "--data", "random", "--steps", 3, "--precision"]
     for extra, code, says in ((["bf16", "--loss-scale", 4], 2, "only plans of --precision fp16"), (["fp16", "--loss-scale", "much"], 2, "neither 'dynamic' nor a number"),
@@ -92,6 +104,7 @@ def main():
     state_stays()
     near_f32()
     continued()
+    continued_from_f32()
     refusals()
     finish()
 
