@@ -138,6 +138,7 @@ static Status read_loss_scale(const DsReader *r) {
   static const char *const defaults[] = {"65536", "1000", "2", "1"};
   double fixed = 0;
   TRY(ds_get_real(r, "fp16.loss_scale", 0, &fixed));
+  if (r->context->static_scale > 0) fixed = r->context->static_scale;
   if (fixed > 0) ds_set_real(r, "loss-scale", fixed, "fp16.loss_scale");
   else ds_set(r, "loss-scale", "dynamic", ds_get(r, "fp16.loss_scale") ? "fp16.loss_scale" : "fp16.enabled (loss_scale is not said)");
   for (int i = 0; i < 4; i++) {
@@ -146,7 +147,7 @@ static Status read_loss_scale(const DsReader *r) {
     if (i < 3 && !isnan(value) && value != floor(value))
       FAIL(MALFORMED, NULL, "%s: \"%s\" must be a whole number", r->path, dynamic[i].key);
     if (i == 0 && value > POWER_MOST) FAIL(MALFORMED, NULL, "%s: \"%s\" %g is above %d", r->path, dynamic[i].key, value, POWER_MOST);
-    if (fixed > 0 && !isnan(value)) ds_note(r, "\"%s\" is of dynamic scaling; fp16.loss_scale %g is static", dynamic[i].key, fixed);
+    if (fixed > 0 && !isnan(value)) ds_note(r, "\"%s\" is of dynamic scaling; the loss scale %g is static", dynamic[i].key, fixed);
     if (fixed > 0) continue;
     if (isnan(value)) ds_set(r, dynamic[i].option, defaults[i], "DeepSpeed's default");
     else if (i == 0) ds_set_real(r, dynamic[i].option, ldexp(1, (int)value), arena_printf(r->arena, "2 ^ fp16.initial_scale_power %g", value));
@@ -198,9 +199,22 @@ static Status read_clipping(const DsReader *r) {
   return STATUS_OK;
 }
 
+static Status read_observers(const DsReader *r) {
+  bool profile = false, board = false;
+  const char *path = "", *job = "DeepSpeedJobName";
+  TRY(ds_get_bool(r, "wall_clock_breakdown", &profile));
+  if (profile) ds_set(r, "profile", NULL, "wall_clock_breakdown");
+  TRY(ds_get_bool(r, "tensorboard.enabled", &board));
+  TRY(ds_get_text(r, "tensorboard.output_path", &path));
+  TRY(ds_get_text(r, "tensorboard.job_name", &job));
+  size_t n = strlen(path);
+  if (board && (!*job || job[0] == '/')) FAIL(MALFORMED, NULL, "%s: \"tensorboard.job_name\" must be the name of a folder in output_path", r->path);
+  if (board) ds_set(r, "tensorboard", arena_printf(r->arena, "%s%s%s", path, n && path[n - 1] != '/' ? "/" : "", job), "tensorboard: output_path/job_name");
+  return STATUS_OK;
+}
+
 static Status read_all(const DsReader *r) {
   double lr = NAN;
-  bool profile = false;
   TRY(ds_keys_check(r));
   TRY(read_batch(r));
   TRY(read_zero(r));
@@ -208,9 +222,7 @@ static Status read_all(const DsReader *r) {
   TRY(read_clipping(r));
   TRY(ds_read_optimizer(r, &lr));
   TRY(ds_read_scheduler(r, lr));
-  TRY(ds_get_bool(r, "wall_clock_breakdown", &profile));
-  if (profile) ds_set(r, "profile", NULL, "wall_clock_breakdown");
-  return STATUS_OK;
+  return read_observers(r);
 }
 
 Status ds_config_read(const json_t *root, const char *path, const DsContext *context, Arena *arena, DsConfig *out) {

@@ -20,6 +20,7 @@ typedef struct DsContext {
   int64_t steps, total_steps, warmup;   // of the run, of the schedule, of its rise; -1: not said
   double lr;                            // NAN: not said
   const char *optimizer, *precision;    // NULL: not said
+  double static_scale;                  // of the loss; 0: not said
   bool has_schedule;                    // the schedule is chosen elsewhere: the file's is left out
 } DsContext;
 

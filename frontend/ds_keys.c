@@ -13,7 +13,7 @@
 #define RECOMPUTE "recomputation of activations is not there: say false; smaller micro-batches (train_micro_batch_size_per_gpu) take less memory"
 #define QUANTIZED "quantized communication is not there: say false"
 #define SCHEDULED "the plan decides when a parameter is gathered and released; results do not depend on it"
-#define MONITOR "say \"enabled\": false; --report FILE.json has losses, norms, rates and times of every step"
+#define MONITOR "say \"enabled\": false; --metrics FILE.csv, FILE.jsonl and --tensorboard DIR record every step"
 
 // What DeepSpeed 0.19 knows, and older names that its tutorials use.
 const DsKey ds_keys[] = {
@@ -67,7 +67,11 @@ const DsKey ds_keys[] = {
     {"compile", DS_NOTE, NULL, "the whole step is compiled in any case"},
     {"flops_profiler", DS_FEATURE, NULL, "say \"enabled\": false; 'tessera simulate' counts operations, and run --profile measures"},
     {"comms_logger", DS_FEATURE, NULL, "say \"enabled\": false; 'tessera show PLAN --comm' lists what is sent"},
-    {"tensorboard", DS_FEATURE, NULL, MONITOR},
+    {"tensorboard", DS_OBJECT, NULL, NULL},
+    {"tensorboard.enabled", DS_CODE, NULL, NULL},
+    {"tensorboard.output_path", DS_CODE, NULL, NULL},
+    {"tensorboard.job_name", DS_CODE, NULL, NULL},
+    {"trackio", DS_FEATURE, NULL, MONITOR},
     {"wandb", DS_FEATURE, NULL, MONITOR},
     {"comet", DS_FEATURE, NULL, MONITOR},
     {"csv_monitor", DS_FEATURE, NULL, MONITOR},

@@ -410,6 +410,17 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   return STATUS_OK;
 }
 
+// Options of the command line that only some optimizers read.
+static const struct { const char *option; uint32_t bit; } optimizer_options[] = {
+    {"momentum", READS_MOMENTUM}, {"dampening", READS_DAMPENING}, {"nesterov", READS_NESTEROV}, {"betas", READS_BETAS}, {"eps", READS_EPS}, {"alpha", READS_ALPHA},
+    {"lr-decay", READS_LR_DECAY}, {"initial-accumulator", READS_INITIAL_ACCUMULATOR}, {"muon-adjust", READS_MUON_ADJUST}};
+
+bool flow_optimizer_reads(const OptimizerRule *rule, const char *option) {
+  for (size_t i = 0; i < sizeof optimizer_options / sizeof *optimizer_options; i++)
+    if (!strcmp(optimizer_options[i].option, option)) return rule->reads & optimizer_options[i].bit;
+  return true;
+}
+
 Status flow_check_optimizer(const Options *options, const OwnOptimizer *own) {
   bool any = options->given.momentum || options->given.dampening || options->given.nesterov || options->given.betas || options->given.eps || options->given.alpha ||
              options->given.lr_decay || options->given.initial_accumulator || options->given.weight_decay || options->given.group || options->given.no_decay;
@@ -417,16 +428,12 @@ Status flow_check_optimizer(const Options *options, const OwnOptimizer *own) {
     FAIL(USAGE, NULL, "the model brings its own optimizer with its numbers; name another with --optimizer to change them");
   const OptimizerRule *rule = optimizer_rule_find(options->optimizer);
   if (!rule) FAIL(USAGE, NULL, "--optimizer '%s' is unknown", options->optimizer);
-  const struct { const char *option; bool given; uint32_t bit; } rows[] = {
-      {"--momentum", options->given.momentum, READS_MOMENTUM}, {"--dampening", options->given.dampening, READS_DAMPENING},
-      {"--nesterov", options->given.nesterov, READS_NESTEROV}, {"--betas", options->given.betas, READS_BETAS},
-      {"--eps", options->given.eps, READS_EPS},                {"--alpha", options->given.alpha, READS_ALPHA},
-      {"--lr-decay", options->given.lr_decay, READS_LR_DECAY}, {"--initial-accumulator", options->given.initial_accumulator, READS_INITIAL_ACCUMULATOR},
-      {"--muon-adjust", options->given.muon_adjust, READS_MUON_ADJUST}};
   const char *misplaced = NULL;
-  for (size_t i = 0; !misplaced && i < sizeof rows / sizeof *rows; i++)
-    if (rows[i].given && !(rule->reads & rows[i].bit)) misplaced = rows[i].option;
-  if (misplaced) FAIL(USAGE, NULL, "%s means nothing to --optimizer %s", misplaced, options->optimizer);
+  for (size_t i = 0; !misplaced && i < sizeof optimizer_options / sizeof *optimizer_options; i++) {
+    const char *name = optimizer_options[i].option;
+    if (options_is_given(options_find_row(name, RUN), options) && !flow_optimizer_reads(rule, name)) misplaced = name;
+  }
+  if (misplaced) FAIL(USAGE, NULL, "--%s means nothing to --optimizer %s", misplaced, options->optimizer);
   return STATUS_OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include "../frontend/onnx_import.h"
 #include "../ir/plan.h"
+#include "../passes/optimizer_rules.h"
 #include "../passes/pass.h"
 #include "../runtime/data.h"
 #include "options.h"
@@ -59,6 +60,9 @@ MUST_USE Status flow_compile_options(const Flow *flow, const Options *options, C
 
 // Does the optimizer (own: the model's, NULL: none) read what is given of its numbers? USAGE where it does not.
 MUST_USE Status flow_check_optimizer(const Options *options, const OwnOptimizer *own);
+
+// false: `option` ("momentum") means nothing to this optimizer.
+bool flow_optimizer_reads(const OptimizerRule *rule, const char *option);
 
 // How the runner of passes is to behave; `skip` and `command_options` lie in `arena`.
 MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);

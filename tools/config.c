@@ -19,6 +19,8 @@ enum { DERIVED_MAX = 16 };
 typedef struct Effective {
   const Options *options;
   Arena *arena;
+  const char *optimizer;
+  ScheduleKind schedule;
   Derived derived[DERIVED_MAX];
   int n_derived;
 } Effective;
@@ -65,6 +67,13 @@ static const Derived *find_derived(const Effective *e, const char *name) {
   for (int i = 0; i < e->n_derived; i++)
     if (!strcmp(e->derived[i].name, name)) return &e->derived[i];
   return NULL;
+}
+
+// Does anything look at this option, with the others as they are?
+static bool is_read(const Effective *e, const char *name) {
+  const OptimizerRule *rule = optimizer_rule_find(e->optimizer);
+  bool scales = !strncmp(name, "loss-scale", strlen("loss-scale"));
+  return (!rule || flow_optimizer_reads(rule, name)) && schedule_reads(e->schedule, name) && (!scales || !strcmp(e->options->precision, "fp16"));
 }
 
 static const char *source_of(const char *origin) { return !strcmp(origin, "model") ? "model" : "default"; }
@@ -120,7 +129,8 @@ static Status print_text(const Effective *e) {
     if (!rows[i].commands) heading = rows[i].help;
     if (!is_shown(&rows[i])) continue;
     TRY(show_row(e, &rows[i], &shown));
-    if (!shown.n || (!strcmp(shown.values[0], "-1") && !strcmp(shown.source, "default"))) continue;
+    bool by_default = !strcmp(shown.source, "default");
+    if (!shown.n || (by_default && (!strcmp(shown.values[0], "-1") || !is_read(e, rows[i].name)))) continue;
     if (heading) printf("%s\n", heading);
     heading = NULL;
     printf("  %-20s %-30s %s\n", rows[i].name, short_text(e, &rows[i], &shown), shown.origin);
@@ -171,6 +181,7 @@ static Status print_json(const Effective *e) {
     write_value(&w, &rows[i], &shown);
     json_write_text(&w, "source", shown.source);
     json_write_text(&w, "origin", shown.origin);
+    json_write_bool(&w, "read", is_read(e, rows[i].name));
     json_write_end_object(&w);
   }
   json_write_end_object(&w);
@@ -215,7 +226,7 @@ static Status print_config(const Options *options, Flow *flow) {
   const OwnOptimizer *own = options->given.optimizer || !flow->graph ? NULL : flow->graph->own_optimizer;
   TRY(flow_check_optimizer(options, own));
   TRY(schedule_choose(options, compile.lr, 0, options->steps < 0 ? 1 << 30 : options->steps, &schedule));
-  Effective effective = {.options = options, .arena = flow->arena};
+  Effective effective = {.options = options, .arena = flow->arena, .optimizer = compile.optimizer, .schedule = schedule.kind};
   return print_guarded(&effective, &compile, own);
 }
 

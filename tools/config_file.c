@@ -1,5 +1,6 @@
 #include "config_file.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -116,7 +117,8 @@ static DsContext context_of(const Options *o) {
       .ranks = o->ranks, .batch = o->given.batch ? o->batch : 0, .micro_batches = o->given.micro_batches ? o->micro_batches : 0,
       .steps = o->given.steps ? o->steps : -1, .total_steps = o->given.total_steps ? o->total_steps : -1, .warmup = o->given.warmup ? o->warmup : -1,
       .lr = o->given.lr ? o->lr : NAN, .precision = o->given.precision ? o->precision : NULL,
-      .optimizer = o->given.optimizer ? o->optimizer : NULL, .has_schedule = o->given.lr_schedule || o->given.lr_list};
+      .optimizer = o->given.optimizer ? o->optimizer : NULL, .static_scale = o->given.loss_scale ? strtod(o->loss_scale, NULL) : 0,      // "dynamic": 0
+      .has_schedule = o->given.lr_schedule || o->given.lr_list};
 }
 
 // Its numbers are in the list.
@@ -128,6 +130,7 @@ static void forget_schedule(Options *out) {
 static Status apply_setting(const ConfigFile *file, const DsSetting *s, unsigned command, Options *out) {
   const OptionRow *row = options_find_row(s->option, command);
   const char *origin = origin_of(file, s->key);
+  assert(options_find_row(s->option, ANY_COMMAND));            // frontend/ds_*.c name what options.def has
   if (row && !options_is_given(row, out)) {
     Status status = options_set(row, s->value, origin, out);
     if (status) return status_context(status, "%s", origin);
@@ -136,13 +139,12 @@ static Status apply_setting(const ConfigFile *file, const DsSetting *s, unsigned
   return STATUS_OK;
 }
 
-// Settings that none of `commands` takes, after `text`; those that `others` do not take either are passed over.
-static void tell_settings(const DsConfig *ds, unsigned commands, unsigned others, const char *text) {
+static void tell_others(const DsConfig *ds, unsigned command) {
   bool any = false;
   for (size_t i = 0; i < ds->n_settings; i++) {
     const DsSetting *s = &ds->settings[i];
-    if (options_find_row(s->option, commands) || (others && !options_find_row(s->option, others))) continue;
-    fprintf(stderr, "%s--%s (%s)", any ? ", " : text, s->option, s->key);
+    if (options_find_row(s->option, command)) continue;
+    fprintf(stderr, "%s--%s (%s)", any ? ", " : "tessera: note: what the file says and this command does not take: ", s->option, s->key);
     any = true;
   }
   if (any) fprintf(stderr, "\n");
@@ -151,7 +153,7 @@ static void tell_settings(const DsConfig *ds, unsigned commands, unsigned others
 static void tell(const ConfigFile *file, unsigned command) {
   const DsConfig *ds = &file->ds;
   for (size_t i = 0; i < ds->n_notes; i++) fprintf(stderr, "tessera: note: %s: %s\n", file->path, ds->notes[i]);
-  tell_settings(ds, command, ANY_COMMAND, "tessera: note: what the file says and this command does not take: ");
+  tell_others(ds, command);
   for (size_t i = 0; i < ds->n_unused; i++) {
     if (!i) fprintf(stderr, "tessera: note: %s: keys that change no result here ('tessera config' says why): ", file->path);
     fprintf(stderr, "%s%s", i ? ", " : "", ds->unused[i].key);
@@ -165,7 +167,6 @@ static Status apply_deepspeed(ConfigFile *file, const json_t *root, unsigned com
   TRY(ds_config_read(root, file->path, &context, file->arena, &file->ds));
   for (size_t i = 0; i < file->ds.n_settings; i++) TRY(apply_setting(file, &file->ds.settings[i], command, out));
   if (!(command & CONFIG)) tell(file, command);
-  tell_settings(&file->ds, ANY_COMMAND, 0, "tessera: warning: what the file says and this program does not have yet: ");
   return STATUS_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "command.h"
 #include "tensorboard.pb-c.h"
 
 enum { SCALARS_MAX = 32, FRAME_BYTES = 16 };
@@ -64,6 +65,8 @@ static Tessera__Event event_now(int64_t step) {
 
 static Status make_folder(const char *dir) {
   struct stat st;
+  Status above = command_make_folders(dir);
+  if (above) return status_context(above, "--tensorboard");
   if (!mkdir(dir, 0777)) return STATUS_OK;
   int error = errno;
   if (error != EEXIST) FAIL(IO, NULL, "--tensorboard: cannot make the folder '%s': %s", dir, strerror(error));

@@ -4,14 +4,22 @@
 #include <stddef.h>
 #include <string.h>
 
+enum { ALL = (1 << SCHEDULE_COUNT) - 1, NAMED = ALL & ~(1 << SCHEDULE_LIST), ENDS = 1 << SCHEDULE_LINEAR | 1 << SCHEDULE_COSINE | 1 << SCHEDULE_POLYNOMIAL };
+
+static const struct { const char *option; unsigned kinds; } reads[] = {
+    {"schedule", NAMED},  {"warmup", NAMED},                  {"total-steps", ENDS | 1 << SCHEDULE_ONE_CYCLE}, {"min-lr", ENDS},
+    {"step-every", 1 << SCHEDULE_STEP}, {"step-factor", 1 << SCHEDULE_STEP}, {"power", 1 << SCHEDULE_POLYNOMIAL}};
+
+bool schedule_reads(ScheduleKind kind, const char *option) {
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++)
+    if (!strcmp(reads[i].option, option)) return reads[i].kinds >> kind & 1;
+  return true;
+}
+
 static Status check_reads(const Options *o, ScheduleKind kind) {
-  bool ends = kind == SCHEDULE_LINEAR || kind == SCHEDULE_COSINE || kind == SCHEDULE_POLYNOMIAL;
-  const struct { const char *option; bool given, read; } rows[] = {
-      {"--warmup", o->given.warmup, kind != SCHEDULE_LIST}, {"--total-steps", o->given.total_steps, lr_schedule_needs_total(kind)},
-      {"--min-lr", o->given.min_lr, ends},                  {"--step-every", o->given.step_every, kind == SCHEDULE_STEP},
-      {"--step-factor", o->given.step_factor, kind == SCHEDULE_STEP}, {"--power", o->given.power, kind == SCHEDULE_POLYNOMIAL}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (rows[i].given && !rows[i].read) FAIL(USAGE, NULL, "%s means nothing to %s", rows[i].option, kind == SCHEDULE_LIST ? "--lr-list" : o->lr_schedule);
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++)
+    if (options_is_given(options_find_row(reads[i].option, RUN), o) && !schedule_reads(kind, reads[i].option))
+      FAIL(USAGE, NULL, "--%s means nothing to %s", reads[i].option, kind == SCHEDULE_LIST ? "--lr-list" : o->lr_schedule);
   return STATUS_OK;
 }
 

@@ -9,4 +9,6 @@
 // does not name. USAGE for options that contradict or that the schedule does not read. `out` borrows the list in `options`.
 MUST_USE Status schedule_choose(const Options *options, double base, int64_t first_step, int64_t steps, LrSchedule *out);
 
+bool schedule_reads(ScheduleKind kind, const char *option);       // false: "warmup" means nothing to that schedule
+
 #endif

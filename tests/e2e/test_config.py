@@ -154,13 +154,17 @@ def check_zero2_fp16(tmp):
     expect(settings(path, "--ranks", 2), {
         "zero": (2, "file"), "micro-batches": (8, "file"), "batch": (4, "file"), "precision": ("fp16", "file"), "optimizer": ("adamw", "file"), "lr": (0.001, "file"), "betas": ([0.8, 0.999], "file"),
         "weight-decay": (3e-7, "file"), "clip-norm": (1, "file"), "prefetch": (1, "file"), "bucket-bytes": (200000000, "file"), "ranks": (2, "command line")}, "ZeRO-2 fp16")
+    expect(settings(path, "--ranks", 2), {"loss-scale": ("dynamic", "file"), "loss-scale-init": (32768, "file"), "loss-scale-window": (500, "file"), "loss-scale-hysteresis": (2, "file"),
+                                          "loss-scale-min": (1, "file")}, "ZeRO-2 fp16, loss scale")
+    expect(settings(path, "--ranks", 2, "--loss-scale", 128), {"loss-scale": ("128", "command line"), "loss-scale-init": (65536, "default")}, "--loss-scale 128 over the file's")
     r = train("gpt_merged", "--config", path, "--ranks", 2, "--steps", 12)
+    check(r["loss_scales"][0] == 32768, "ZeRO-2 fp16: scales %s" % r["loss_scales"])
     check(r["zero"] == 2 and r["precision"] == "fp16" and r["ranks"] == 2 and len(r["losses"]) == 12 and r["losses"][-1] < r["losses"][0], "ZeRO-2 fp16: %s" % r["losses"])
     check(close(r["lr"], deepspeed_rates(ZERO2_FP16, 12)), "ZeRO-2 fp16: rates %s, DeepSpeed's %s" % (r["lr"], deepspeed_rates(ZERO2_FP16, 12)))
     check("steps_per_print" in r["stderr"] and "contiguous_gradients" in r["stderr"] and "adamw, as in DeepSpeed" in r["stderr"], "ZeRO-2 fp16, notes: %s" % r["stderr"])
     rates = ",".join("%.17g" % x for x in deepspeed_rates(ZERO2_FP16, 12))
     b = train("gpt_merged", "--ranks", 2, "--zero", 2, "--micro-batches", 8, "--precision", "fp16", "--optimizer", "adamw", "--betas", "0.8,0.999", "--eps", 1e-8, "--weight-decay", 3e-7,
-              "--clip-norm", 1, "--lr-list", rates, "--steps", 12, *LOSS_SCALE)
+              "--clip-norm", 1, "--lr-list", rates, "--steps", 12, "--loss-scale-init", 32768, "--loss-scale-window", 500, "--loss-scale-hysteresis", 2)
     check(b["losses"] == r["losses"], "ZeRO-2 fp16: losses %s, by options %s" % (r["losses"], b["losses"]))
 
 
@@ -191,6 +195,13 @@ def check_auto(tmp):
     check(r["precision"] == "bf16" and r["lr"] == [0.001, 0.001] and '"scheduler" is left out' in r["stderr"], "auto with --schedule: %s, %s" % (r["lr"], r["stderr"]))
     p = tessera("config", "--config", path)
     check(p.returncode == 2 and "--total-steps" in p.stderr, "auto without steps: %s" % p.stderr)
+
+
+def check_observers(tmp):
+    board = os.path.join(tmp, "board")
+    path = write(tmp, {"tensorboard": {"enabled": True, "output_path": board, "job_name": "job"}, "wall_clock_breakdown": True, "fp16": {"enabled": True, "loss_scale": 64}})
+    r = train("mlp", "--config", path, "--steps", 2)
+    check(os.listdir(os.path.join(board, "job")) and "exposed" in r["stderr"] and r["loss_scales"] == [64, 64], "tensorboard, wall_clock_breakdown, loss_scale: %s" % r["stderr"])
 
 
 def check_schedules(tmp):
@@ -231,7 +242,7 @@ def check_refused(tmp):
             ({"scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 3}}}, 3, "no key of WarmupLR"), ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}}}, 4, "cycle_momentum"),
             ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 10**7}}}, 4, "more than the 100000"), ({"scheduler": {"type": "WarmupDecayLR"}}, 2, "total_num_steps"),
             ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1, "warmup_max_lr": 0.1}}}, 2, "1 is above the rate 0.1"), ({"activation_checkpointing": {"partition_activations": True}}, 4, "recomputation"),
-            ({"tensorboard": {"enabled": True}}, 4, "--report"), ({"flops_profiler": {"enabled": True}}, 4, "flops_profiler"), ({"gradient_clipping": -1}, 3, "at least 0"), ({"amp": {"enabled": True}}, 4, "bf16")):
+            ({"csv_monitor": {"enabled": True}}, 4, "--metrics"), ({"flops_profiler": {"enabled": True}}, 4, "flops_profiler"), ({"gradient_clipping": -1}, 3, "at least 0"), ({"amp": {"enabled": True}}, 4, "bf16")):
         p = tessera("config", "--config", write(tmp, content), "--ranks", 4)
         check(p.returncode == code and says in p.stderr, "%s: exit %d, wanted %d with '%s': %s" % (content, p.returncode, code, says, p.stderr))
     path = write(tmp, ZERO2_FP16)
@@ -249,14 +260,12 @@ def check_text(tmp):
         check(re.search("^" + line, text, re.M), "config does not say '%s':\n%s" % (line, text))
     own = os.path.join(HERE, "..", "training_graphs", "ti_linreg_momentum", "model.onnx")
     options = json.loads(tessera("config", own, "--json").stdout)["options"]
-    check(options["optimizer"] == {"value": "model_momentum", "source": "model", "origin": "model"} and options["lr"]["source"] == "model", "the model's optimizer: %s" % options["optimizer"])
+    check(options["optimizer"] == {"value": "model_momentum", "source": "model", "origin": "model", "read": True} and options["lr"]["source"] == "model", "the model's optimizer: %s" % options["optimizer"])
     check(json.loads(tessera("config", own, "--optimizer", "adam", "--json").stdout)["options"]["lr"]["source"] == "default", "--optimizer over the model's")
     p = tessera("config", "--config", path, "--json")
     unused = json.loads(p.stdout)["unused"]
     check(unused.get("zero_optimization.offload_optimizer.pin_memory") == "of offload, which is off" and len(unused) == 7, "unused keys: %s" % unused)
 
-
-LOSS_SCALE = ["--loss-scale", "dynamic", "--loss-scale-init", 32768, "--loss-scale-window", 500] if "--loss-scale" in tessera("run", "--help").stdout else []
 
 with tempfile.TemporaryDirectory() as tmp:
     check_own(tmp)
@@ -264,6 +273,7 @@ with tempfile.TemporaryDirectory() as tmp:
     check_zero2_fp16(tmp)
     check_zero3_bf16(tmp)
     check_auto(tmp)
+    check_observers(tmp)
     check_schedules(tmp)
     check_optimizers(tmp)
     check_refused(tmp)

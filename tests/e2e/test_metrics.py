@@ -132,7 +132,7 @@ def check_errors(tmp):
     occupied = os.path.join(tmp, "file")
     open(occupied, "w").close()
     for option, value, code, says in (("--metrics", "m.txt", 2, ".jsonl"), ("--metrics", os.path.join(tmp, "no", "m.csv"), 5, "cannot be written"),
-                                      ("--tensorboard", occupied, 2, "must be a folder"), ("--tensorboard", os.path.join(tmp, "no", "tb"), 5, "cannot make")):
+                                      ("--tensorboard", occupied, 2, "must be a folder"), ("--tensorboard", os.path.join(occupied, "tb"), 5, "cannot make")):
         r = train("mlp", "--steps", 2, option, value, expect=code)
         check(says in r["stderr"] and not r["losses"], "%s %s: %s" % (option, value, r["stderr"]))
     full = os.path.join(tmp, "full.csv")
