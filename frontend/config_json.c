@@ -26,6 +26,7 @@ Status config_json_parse(const char *bytes, size_t n_bytes, const char *path, js
   if (n_bytes > CONFIG_BYTES_MAX) FAIL(MALFORMED, NULL, "%s: more than %d bytes: no configuration is as long", path, CONFIG_BYTES_MAX);
   TRY(check_depth(bytes, n_bytes, path));
   json_t *root = json_loadb(bytes, n_bytes, JSON_REJECT_DUPLICATES, &error);
+  if (!root && json_error_code(&error) == json_error_out_of_memory) FAIL(RESOURCE, NULL, "out of memory to read '%s'", path);
   if (!root) FAIL(MALFORMED, NULL, "%s: line %d: %s", path, error.line, error.text);
   if (!json_is_object(root)) {
     json_decref(root);

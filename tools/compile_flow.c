@@ -269,7 +269,9 @@ static Status import_shapes(Flow *flow, const Options *options, const Type *data
 
 Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t open_size) {
   Imported imported;
-  TRY(import_shapes(flow, options, data ? data_shapes(data, 0) : NULL, open_size, &imported));
+  Status status = import_shapes(flow, options, data ? data_shapes(data, 0) : NULL, open_size, &imported);
+  if (status && options->origin.batch && strstr(status->what, "--batch")) return status_context(status, "%s", options->origin.batch);
+  TRY(status);
   for (size_t i = 0; i < imported.n_warnings; i++) {
     fprintf(stderr, "tessera: warning: ");
     printable_print(stderr, imported.warnings[i], true);

@@ -75,7 +75,7 @@ static Status check_sources(const Options *options, const TextList *sources) {
 
 Status overwrites_check(const Options *options) {
   if (!overwrites_possible(options)) return STATUS_OK;
-  const char *const inputs[] = {options->input, options->weights, options->model, options->torch, options->resume};
+  const char *const inputs[] = {options->input, options->weights, options->model, options->torch, options->resume, options->config};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) TRY(overwrites_check_input(options, inputs[i]));
   TRY(check_sources(options, &options->data));
   return check_sources(options, &options->eval_data);

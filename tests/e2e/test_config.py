@@ -245,6 +245,8 @@ def check_refused(tmp):
             ({"csv_monitor": {"enabled": True}}, 4, "--metrics"), ({"flops_profiler": {"enabled": True}}, 4, "flops_profiler"), ({"gradient_clipping": -1}, 3, "at least 0"), ({"amp": {"enabled": True}}, 4, "bf16")):
         p = tessera("config", "--config", write(tmp, content), "--ranks", 4)
         check(p.returncode == code and says in p.stderr, "%s: exit %d, wanted %d with '%s': %s" % (content, p.returncode, code, says, p.stderr))
+    p = tessera("run", model("gpt_merged"), "--data", inputs("gpt_merged"), "--config", write(tmp, {"train_micro_batch_size_per_gpu": 8}))
+    check(p.returncode == 2 and "train_micro_batch_size_per_gpu: --batch 8: the model fixes" in p.stderr, "a batch that the model does not have: %s" % p.stderr)
     path = write(tmp, ZERO2_FP16)
     for arguments, says in ((["--ranks", 2, "--batch", 8, "--micro-batches", 8], "32 is not --batch 8"), (["--lr", 0.1], "warmup_max_lr\" 0.001 decides the rate, and --lr says 0.1")):
         p = tessera("config", "--config", path, *arguments)

@@ -38,6 +38,9 @@ def main():
         for name, target in (("m", m), ("data", data), ("params", os.path.join(saved, "params.safetensors"))):
             links[name] = os.path.join(tmp, "link_" + name + os.path.splitext(target)[1])
             os.link(target, links[name])
+        config = os.path.join(tmp, "config.json")
+        with open(config, "w") as f:
+            f.write('{"ranks": 1}')
         os.symlink("m.onnx", os.path.join(tmp, "soft.onnx"))
         before = digests(tmp)
         outside = os.path.join(tmp, "ext.bin.onnx")
@@ -47,7 +50,7 @@ def main():
             (["compile", m, "-o", os.path.join(tmp, "soft.onnx")], 2), (["compile", external, "-o", outside], 2),
             (["compile", external, "--zero", 3, "--reduce", "step", "-o", os.path.join(tmp, "x.onnx"), "--reproducer", outside], 2),
             ([*run, "--dump-grads", m], 2), ([*run, "--dump-grads", data], 2), ([*run, "--report", data], 2), ([*run, "--report", links["data"]], 2),
-            ([*run, "--log", m], 2), ([*run, "--report", m, "--zero", 3, "--reduce", "step"], 2),
+            ([*run, "--config", config, "--report", config], 2), ([*run, "--log", m], 2), ([*run, "--report", m, "--zero", 3, "--reduce", "step"], 2),
             (["run", m, "--data", "x=" + data, "--report", data], 2), (["run", m, "--data", data, "--resume", saved, "--report", os.path.join(saved, "meta.json")], 2),
             (["run", m, "--data", data, "--resume", saved, "--dump-grads", links["params"]], 2),
             (["run", external, "--data", data, "--steps", 1, "--report", outside], 2), (["run", external, "--data", data, "--zero", 3, "--reduce", "step", "--report", outside], 2),

@@ -214,7 +214,11 @@ def main():
             for kind in KINDS:
                 counts = [case.loop(os.path.join(tmp, "work"), kind, ever) for ever in ((False, True) if FULL else (False,))]
                 print("%-8s %-7s %s" % (case.name, kind, " + ".join("%d" % c for c in counts)), flush=True)
-        for command in (["verify", old["plan"]], ["show", model], ["show", old["plan"], "--json"]):
+        deepspeed = os.path.join(tmp, "ds_config.json")
+        with open(deepspeed, "w") as f:
+            json.dump({"train_batch_size": 64, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1}},
+                       "zero_optimization": {"stage": 2, "contiguous_gradients": True}}, f)
+        for command in (["verify", old["plan"]], ["show", model], ["show", old["plan"], "--json"], ["config", "--config", deepspeed, "--json"]):
             check_reader(os.path.join(tmp, "log"), command)
         check_history(os.path.join(tmp, "work"), model, data)
     print("%d runs, %d failed" % (runs, len(failures)))
