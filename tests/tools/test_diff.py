@@ -180,6 +180,7 @@ def plans(tmp):
         back = diff(other, base)[1]
         if {x["topic"] for x in back["differences"]} != got or sorted((t["metric"], t["b"], t["a"]) for t in d["totals"]) != sorted((t["metric"], t["a"], t["b"]) for t in back["totals"]):
             fail(name + " backwards", "other topics or totals")
+    waits(tmp, compile_to("ahead.onnx", "--zero", "3", "--prefetch", "1"))
     limits(base, compile_to("two.onnx", "--zero", "2"), compile_to("bucket.onnx", "--zero", "3", "--bucket-bytes", "4KiB"), same)
     code("a plan and a model", ["diff", base, MODEL], 2, "is a plan and")
     code("two models with open dimensions", ["diff", MODEL, MODEL, "--dim", "none=3"], 0, "are the same")
@@ -188,6 +189,19 @@ def plans(tmp):
         if not any(line.startswith(topic) for line in text_lines) or not any("more: --lines 0 shows all" in line for line in text_lines):
             fail("text", f"no section {topic} in\n" + "\n".join(text_lines))
     return text
+
+
+def waits(tmp, plan):
+    """A wait less, and a wait for another step, are each the one difference."""
+    path = os.path.join(tmp, "waits.onnxtxt")
+    tessera("opt", plan, "--passes=none", "-o", path)
+    text = open(path).read()
+    found = list(re.finditer(r'waits=\["([^",]+)"\]', text))
+    assert len(found) > 1, "the case itself: a plan that waits"
+    m, other = next((b, a) for a, b in zip(found, found[1:]) if a[1] != b[1])       # of an earlier step
+    for title, instead in (("a wait less", ""), ("another wait", f'waits=["{other[1]}"]')):
+        changed = write(os.path.join(tmp, "changed.onnxtxt"), text[:m.start()] + instead + text[m.end():])
+        expect(title, path, changed, [("order", "changed", None, "waits", None, None)])
 
 
 def limits(base, less, more, same):
