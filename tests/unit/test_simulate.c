@@ -187,6 +187,29 @@ static void a_wait_for_a_later_step_is_refused(void **state) {
   arena_destroy(f.arena);
 }
 
+// Two regions that one rank after the other reads whole: where ranks share no memory, only one copy is held at a time, beside the own parts.
+static void a_copy_is_held_between_gather_and_release(void **state) {
+  Machine m = round_machine();
+  Fixture f = fixture(2, 1);
+  f.graph->n_buffers = 2;
+  f.graph->buffers = ARENA_ARRAY(f.arena, Buffer, 2);
+  for (int b = 0; b < 2; b++)
+    f.graph->buffers[b] = (Buffer){.name = "region", .scope = SCOPE_PROCESS, .bytes = 4096 << b, .offset_bytes = 4096 * b, .persistent = true};
+  for (int i = 0; i < 4; i++) {
+    Node *n = add(&f, PHASE_MICRO, 8);
+    n->guard = i % 2 ? GUARD_READ_END : GUARD_READ_BEGIN;
+    n->region = i / 2;
+  }
+  m.shares_memory = false;
+  Simulation s = simulated(&f, &m);
+  assert_int_equal(s.peak_bytes, (4096 + 8192) / 2 + 8192);
+  assert_int_equal(s.peak_step, 2);
+  m.shares_memory = true;                 // a whole region is there for all ranks of the node
+  m.ranks_per_node = 2;
+  assert_int_equal(simulated(&f, &m).peak_bytes, (4096 + 8192) / 2);
+  arena_destroy(f.arena);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_product_costs_its_flops_and_bytes),
@@ -196,6 +219,7 @@ int main(void) {
       cmocka_unit_test(links_within_and_between_nodes),
       cmocka_unit_test(communication_overlaps_until_it_is_waited_for),
       cmocka_unit_test(a_wait_for_a_later_step_is_refused),
+      cmocka_unit_test(a_copy_is_held_between_gather_and_release),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
