@@ -206,10 +206,12 @@ static Status token_axis(const Data *d, const DataInput *in, int64_t *out) {
   return NULL;
 }
 
-static Status feed_tokens(Data *d, int i, const char *path, const TokenFile *file, int64_t seq, bool labels) {
+enum { TOKENS, LABELS, POSITIONS, N_TOKEN_ROLES };
+
+static Status feed_tokens(Data *d, int i, const char *path, const TokenFile *file, int64_t seq, int role) {
   const DataInput *in = &d->inputs[i];
   Type *shape = &d->shapes[i];
-  bool one_each = labels && in->rank == 1;             // one label per sample: the token after it
+  bool one_each = role == LABELS && in->rank == 1;             // one label per sample: the token after it
   *shape = (Type){.rank = one_each ? 1 : 2};
   TRY(batch_axis(d, in, path, (file->n_tokens - 1) / seq, &shape->dims[0]));
   if (!one_each) shape->dims[1] = seq;
@@ -217,35 +219,40 @@ static Status feed_tokens(Data *d, int i, const char *path, const TokenFile *fil
   if (in->dtype == DTYPE_NONE) shape->dtype = DTYPE_I64;
   TRY(check_declared(in, shape, path));
   TRY(same_batch(d, i, shape->dims[0], path));
-  Feed feed = {.kind = FEED_TOKENS, .source = d->source, .file_dtype = file->dtype, .seq = seq, .labels = labels, .one_each = one_each, .row_elems = one_each ? 1 : seq};
+  Feed feed = {.kind = FEED_TOKENS, .source = d->source, .file_dtype = file->dtype, .seq = seq, .labels = role == LABELS,
+               .positions = role == POSITIONS, .one_each = one_each, .row_elems = one_each ? 1 : seq};
+  if (d->options.packs && role == LABELS && (one_each || dtype_class(shape->dtype) != DTYPE_CLASS_INT))
+    FAIL(UNSUPPORTED, in->name, "--eos gives a signed label for every token, -100 for those that count for nothing; this input takes %s",
+         one_each ? "one for each sample" : dtype_name(shape->dtype));
   return claim(d, i, &feed);
 }
 
 static bool called_labels(const char *name) { return strstr(name, "label") || strstr(name, "target"); }
 
-// Unfed integer inputs: one takes the tokens, a second one the labels.
-static Status assign_tokens(const Data *d, const char *source, int *tokens, int *labels) {
-  *tokens = *labels = -1;
+// Unfed integer inputs: one takes the tokens, a second one the labels; where documents are packed, one the positions.
+static Status assign_tokens(const Data *d, const char *source, int out[N_TOKEN_ROLES]) {
+  for (int role = 0; role < N_TOKEN_ROLES; role++) out[role] = -1;
   for (size_t i = 0; i < d->n_inputs; i++) {
     const DataInput *in = &d->inputs[i];
     if (d->feeds[i].kind != FEED_NONE) continue;
-    bool second = called_labels(in->name) || *tokens >= 0;
-    int *slot = second ? labels : tokens;
+    bool second = called_labels(in->name) || out[TOKENS] >= 0;
+    int *slot = &out[d->options.packs && strstr(in->name, "position") ? POSITIONS : second ? LABELS : TOKENS];
     if (!fits_integers(in) || *slot >= 0)
       FAIL(USAGE, in->name, "%s gives tokens and labels, neither of which is this input; feed it by --data %s=FILE.npy (before the tokens)", source, in->name);
     *slot = (int)i;
   }
-  if (*tokens < 0) FAIL(USAGE, NULL, "%s gives tokens, and no integer input is left to take them", source);
+  if (out[TOKENS] < 0) FAIL(USAGE, NULL, "%s gives tokens, and no integer input is left to take them", source);
   return NULL;
 }
 
 static Status first_tokens(Data *d, const char *path, const TokenFile *file) {
-  int tokens, labels;
+  int inputs[N_TOKEN_ROLES];
   int64_t seq;
-  TRY(assign_tokens(d, path, &tokens, &labels));
-  TRY(token_axis(d, &d->inputs[tokens], &seq));
-  TRY(feed_tokens(d, tokens, path, file, seq, false));
-  return labels < 0 ? NULL : feed_tokens(d, labels, path, file, seq, true);
+  TRY(assign_tokens(d, path, inputs));
+  TRY(token_axis(d, &d->inputs[inputs[TOKENS]], &seq));
+  for (int role = 0; role < N_TOKEN_ROLES; role++)
+    if (inputs[role] >= 0) TRY(feed_tokens(d, inputs[role], path, file, seq, role));
+  return NULL;
 }
 
 // The first file says which inputs take tokens; others go on where it ends.
@@ -270,13 +277,21 @@ static Status open_tokens(Data *d, const char *path) {
 }
 
 static Status count_samples(Data *d) {
+  bool tokens = false;
+  for (size_t i = 0; i < d->n_inputs; i++) tokens |= d->feeds[i].kind == FEED_TOKENS;
+  if (d->options.packs && !tokens) FAIL(USAGE, NULL, "--eos packs documents of tokens, and the data are none");
   for (size_t i = 0; i < d->n_inputs; i++) {
     Feed *feed = &d->feeds[i];
     if (feed->kind != FEED_TOKENS && feed->kind != FEED_ROWS) continue;
     int64_t n = feed_elems(feed);
-    if (feed->kind == FEED_TOKENS && n <= feed->seq)
+    if (feed->kind == FEED_TOKENS && d->options.packs) {
+      if (!d->pack.n) TRY(data_pack(feed, d->options.eos, &d->pack));
+      feed->n_samples = d->pack.n;
+    } else if (feed->kind == FEED_TOKENS && n <= feed->seq) {
       FAIL(MALFORMED, d->inputs[i].name, "%s holds %" PRId64 " tokens; one sample and its labels need %" PRId64, feed->source, n, feed->seq + 1);
-    if (feed->kind == FEED_TOKENS) feed->n_samples = (n - 1) / feed->seq;
+    } else if (feed->kind == FEED_TOKENS) {
+      feed->n_samples = (n - 1) / feed->seq;
+    }
     TRY(same_samples(d, (int)i, feed->n_samples, feed->source));
   }
   return NULL;
@@ -469,6 +484,7 @@ void data_close(Data *d) {
   free(d->variant_batches);
   free(d->batch_variants);
   free(d->order);
+  free(d->pack.starts);
   free(d->left_out);
   free(d);
 }
@@ -485,6 +501,10 @@ static Status bind_input(Data *d, int variant, const Graph *program, const Value
   } else if (!type_same_shape(shape, &v->type) || !data_dtype_fits(feed->kind == FEED_STREAM ? shape->dtype : feed->file_dtype, v->type.dtype)) {
     FAIL(MALFORMED, v->name, "%s gives %s, the program takes %s", feed->source, type_text(shape, have, sizeof have), type_text(&v->type, want, sizeof want));
   }
+  const Node *counts = feed->kind == FEED_TOKENS && feed->labels && d->options.packs ? graph_loss_without(program, v, LABEL_OF_NOTHING) : NULL;
+  if (counts)
+    FAIL(UNSUPPORTED, counts->name, "--eos gives labels of %d where there is nothing to predict, and %s does not ignore them; export the loss with ignore_index=%d",
+         LABEL_OF_NOTHING, counts->op->name, LABEL_OF_NOTHING);
   if (feed->kind == FEED_TOKENS) feed->limit = graph_index_limit(program, v);
   if (feed->kind == FEED_TOKENS && feed->labels && d->options.shift < 0) d->shift = graph_shifts_labels(program, v) ? 0 : 1;
   *shape = v->type;
@@ -543,6 +563,15 @@ static double mean_of(const Data *d, double (*items)(const Type *shapes, size_t 
 
 double data_samples_per_batch(const Data *d) { return mean_of(d, samples_of); }
 double data_tokens_per_batch(const Data *d) { return mean_of(d, tokens_of); }
+bool data_packing(const Data *d, int64_t *out_documents, double *out_padding) {
+  if (!d->options.packs) return false;
+  const Feed *feed = d->feeds;
+  while (feed->kind != FEED_TOKENS) feed++;                  // count_samples has found one
+  *out_documents = d->pack.n_documents;
+  *out_padding = 1 - (double)feed_elems(feed) / ((double)d->pack.n * (double)feed->seq);
+  return true;
+}
+
 int64_t data_samples(const Data *d) { return d->n_samples; }
 bool data_has_tokens(const Data *d) { return data_tokens_per_batch(d) > 0; }
 
@@ -643,8 +672,8 @@ static int64_t first_elem(const Data *d, const Feed *feed, int64_t sample) {
 }
 
 // Tokens that the model has no row for: told by their place in the file.
-static Status check_tokens(const Feed *feed, int64_t first, const void *tokens, Dtype dtype) {
-  for (int64_t e = 0; feed->limit && !feed->labels && e < feed->row_elems; e++) {
+static Status check_tokens(const Feed *feed, int64_t first, int64_t n, const void *tokens, Dtype dtype) {
+  for (int64_t e = 0; feed->limit && !feed->labels && !feed->positions && e < n; e++) {
     int64_t token = element_read_int(tokens, dtype, e);
     if (token >= 0 && token < feed->limit) continue;
     const DataPart *part = feed_part(feed, first + e);
@@ -657,10 +686,13 @@ static Status check_tokens(const Feed *feed, int64_t first, const void *tokens, 
 static Status fill_samples(const Data *d, const Feed *feed, int64_t batch, const Tensor *out) {
   int64_t n = out->type->dims[0], width = dtype_bytes(out->type->dtype);
   for (int64_t s = 0; s < n; s++) {
-    int64_t first = first_elem(d, feed, pick(d, feed->n_samples, batch * n + s));
+    int64_t sample = pick(d, feed->n_samples, batch * n + s), tokens = feed->row_elems;
+    bool packed = feed->kind == FEED_TOKENS && d->options.packs;
+    int64_t first = packed ? d->pack.starts[sample] : first_elem(d, feed, sample);
     void *to = (char *)out->data + s * feed->row_elems * width;
-    TRY(feed_read(feed, first, to, out->type->dtype, feed->row_elems));
-    if (feed->kind == FEED_TOKENS) TRY(check_tokens(feed, first, to, out->type->dtype));
+    if (packed) TRY(data_pack_fill(&d->pack, feed, sample, d->shift, d->options.eos, to, out->type->dtype, &tokens));
+    else TRY(feed_read(feed, first, to, out->type->dtype, feed->row_elems));
+    if (feed->kind == FEED_TOKENS) TRY(check_tokens(feed, first, tokens, to, out->type->dtype));
   }
   return NULL;
 }

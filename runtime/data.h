@@ -9,6 +9,8 @@
 //   -                      a stream of safetensors files on stdin, one per micro-batch, back to back (the header tells the length of each)
 //
 // A folder or a pattern stands for its files by name. Several files by sample for the same inputs follow each other as if they were one.
+// Packed (data_pack.c), a sample holds whole documents; labels of what follows another document, and of padding, are -100; an input of integers whose name
+// has "position" in it takes the tokens' places in their documents.
 // Files are read where and when a sample lies there: they may be larger than memory.
 //
 // Global batch b of a source by sample holds samples [b B, (b + 1) B), wrapping at the end; shuffled: of a seeded permutation, another one
@@ -38,6 +40,8 @@ typedef struct DataOptions {
   int64_t seq;                     // tokens per sample; 0: the model says
   int shift;                       // 0, 1; -1: 0 where the graph shifts labels itself, else 1
   Dtype token_dtype;               // of files of tokens; NONE: their header or suffix says it
+  bool packs;                      // tokens: documents that end with `eos` are packed into samples
+  int64_t eos;
   bool shuffle;
   uint64_t seed;
   int stream_fd;                   // for "-": 0 is stdin
@@ -64,6 +68,8 @@ MUST_USE Status data_bind(Data *data, int variant, const Graph *program);
 DataFeed data_feed(Data *data);                               // valid until data_close
 int64_t data_batches(const Data *data);                       // whole micro-batches in one epoch; -1: unknown (stream, random)
 double data_samples_per_batch(const Data *data);              // first axis of the first input with one, 1 when there is none; mean over known batches
+// Packed documents: how many, and the share of the samples' elements that is padding; false: nothing is packed.
+bool data_packing(const Data *data, int64_t *out_documents, double *out_padding);
 int64_t data_samples(const Data *data);                       // in the sources; -1: they come by batch, or without end
 bool data_has_tokens(const Data *data);                       // samples are token sequences
 double data_tokens_per_batch(const Data *data);               // elements of the first integer input of rank 2; mean over known batches

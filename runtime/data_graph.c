@@ -58,6 +58,19 @@ bool graph_shifts_labels(const Graph *graph, const Value *labels) {
   return shifts;
 }
 
+const Node *graph_loss_without(const Graph *graph, const Value *labels, int64_t label) {
+  Reach reach;
+  const Node *found = NULL;
+  if (reach_create(graph, labels, &reach))
+    for (size_t i = 0; i < graph->n_nodes && !found; i++) {
+      const Node *n = graph->nodes[i];
+      bool loss = n->op == &op_SoftmaxCrossEntropyLoss || n->op == &op_NegativeLogLikelihoodLoss;
+      if (loss && n->inputs[1] && reach.reached[n->inputs[1]->id] && attr_int(n, "ignore_index") != label) found = n;
+    }
+  reach_finish(&reach);
+  return found;
+}
+
 // Dimension `axis` (from the end where below 0) of the type; INT64_MAX where there is none.
 static int64_t axis_size(const Type *t, int64_t axis) {
   if (axis < 0) axis += t->rank;

@@ -6,6 +6,9 @@
 
 bool graph_shifts_labels(const Graph *graph, const Value *labels);            // are labels cut or padded on their way to the loss?
 
+// The first loss that takes `labels` and does not ignore this label; NULL: there is none.
+const Node *graph_loss_without(const Graph *graph, const Value *labels, int64_t label);
+
 // Integers from 0 on below it are fine for every node that takes `input` as indices, classes or lengths (also behind operators that only move
 // elements); 0 when nothing limits it. The graph must be typed.
 int64_t graph_index_limit(const Graph *graph, const Value *input);

@@ -32,6 +32,7 @@ typedef struct Feed {
   int64_t row_elems, n_samples;
   int64_t seq;                 // TOKENS
   bool labels, one_each;       // TOKENS: shifted; one label per sample, the token after it
+  bool positions;              // TOKENS: their places in their documents (packed only)
   int64_t *batch_offsets;      // BATCHES
   Type *batch_types;           // BATCHES: as delivered
   int64_t n_batches;
@@ -49,6 +50,9 @@ typedef struct Stream {
   bool ended;
 } Stream;
 
+// Where packed samples begin: sample s = tokens [starts[s], starts[s + 1]), n of them.
+typedef struct DataPack { int64_t *starts, n, capacity, n_documents; } DataPack;
+
 struct Data {
   DataOptions options;
   const char *source;          // under way in data_open
@@ -65,6 +69,7 @@ struct Data {
   bool has_stream;
   char *left_out;              // why the stream's last batch is not taken; NULL: it is
   int64_t n_samples, n_batches;        // of one epoch; -1: not of that kind
+  DataPack pack;                       // of options.packs
   int64_t batch_size;                  // samples per micro-batch, for sources by sample
   int shift;                           // resolved by data_bind
   size_t *order;                       // graph input -> input; by data_bind
@@ -100,6 +105,14 @@ void feed_finish(Feed *feed);
 typedef struct TokenFile { Dtype dtype; int64_t offset_bytes, n_tokens; } TokenFile;
 // asked: --token-dtype; NONE: header or suffix say it.
 MUST_USE Status token_file_read(int fd, const char *path, Dtype asked, TokenFile *out);
+
+// ---- data_pack.c ----
+
+enum { LABEL_OF_NOTHING = -100 };     // what follows another document, and padding
+// Reads all tokens once. *out is zeroed before; its starts are heap, also after an error. MALFORMED: no document ends.
+MUST_USE Status data_pack(const Feed *feed, int64_t eos, DataPack *out);
+// One sample of feed->seq elements as the feed takes it; *out_tokens of them are tokens of the file. Allocates nothing.
+MUST_USE Status data_pack_fill(const DataPack *pack, const Feed *feed, int64_t sample, int shift, int64_t eos, void *to, Dtype dtype, int64_t *out_tokens);
 
 // ---- data_stream.c ----
 

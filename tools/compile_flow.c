@@ -234,8 +234,8 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
   if (adds_labels(flow, options)) inputs[n++] = (DataInput){.name = options->labels, .dtype = DTYPE_I64, .rank = -1};
   DataOptions data = {
     .sources = options->data.items, .n_sources = (size_t)options->data.n, .batch = options->batch, .seq = options->seq,
-    .token_dtype = token_dtype(options->token_dtype), .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0', .shuffle = options->shuffle, .seed = seed,
-    .deadline_ns = (int64_t)(options->deadline * 1e9),
+    .token_dtype = token_dtype(options->token_dtype), .shift = !strcmp(options->shift, "auto") ? -1 : options->shift[0] - '0',
+    .packs = options->eos >= 0, .eos = options->eos, .shuffle = options->shuffle, .seed = seed, .deadline_ns = (int64_t)(options->deadline * 1e9),
   };
   Status status = bind_dims(flow, options, inputs);
   if (!status) status = data_open(&data, inputs, n, out);

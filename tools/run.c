@@ -299,6 +299,10 @@ static Status choose_steps(Run *run) {
   if (samples >= 0 && data_samples_per_batch(run->data) > (double)samples)
     fprintf(stderr, "tessera: warning: a micro-batch of %.0f samples is larger than the data, %" PRId64 " samples: it takes some of them more than once\n",
             data_samples_per_batch(run->data), samples);
+  int64_t documents;
+  double padding;
+  if (data_packing(run->data, &documents, &padding))
+    fprintf(stderr, "tessera: %" PRId64 " documents are packed into %" PRId64 " samples, %.1f %% of which is padding\n", documents, samples, 100 * padding);
   if (o->epochs && o->steps >= 0) FAIL(USAGE, NULL, "--steps %" PRId64 " and --epochs %" PRId64 " both say how long to train; give one", o->steps, o->epochs);
   if (o->epochs && run->stream) FAIL(USAGE, NULL, "--epochs: a stream on stdin passes once");
   if (o->steps >= 0 || run->stream) return STATUS_OK;
@@ -493,6 +497,7 @@ static Status log_step(Run *run, const StepResult *result) {
   StepRow row = {
     .step = result->step, .loss = result->loss, .eval_loss = eval_loss, .has_eval = run->eval.history.n > n_evals, .lr = result->lr,
     .grad_norm = result->grad_norm, .clipped_norm = result->clipped_norm,
+    .loss_scale = result->loss_scale, .skipped = result->skipped,
     .rate = (double)run->progress.items_per_step * 1e3 / result->ms, .ms = result->ms, .micro_ms = result->micro_ms, .update_ms = result->update_ms,
     .sent_bytes = executor_sent_bytes_per_step(run->executor), .peak_bytes = process_peak_bytes(),
   };

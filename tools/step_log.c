@@ -25,6 +25,8 @@ static const Column columns[] = {
     {"lr", "lr", false, false, offsetof(StepRow, lr)},
     {"grad_norm", "grad_norm/before_clipping", false, false, offsetof(StepRow, grad_norm)},
     {"clipped_grad_norm", "grad_norm/after_clipping", false, false, offsetof(StepRow, clipped_norm)},
+    {"loss_scale", "loss_scale/scale", false, false, offsetof(StepRow, loss_scale)},
+    {"skipped", "loss_scale/skipped", true, false, offsetof(StepRow, skipped)},
     {NULL, "speed/", false, false, offsetof(StepRow, rate)},
     {"sent_bytes", "bytes/sent", true, false, offsetof(StepRow, sent_bytes)},
     {"peak_bytes", "bytes/peak_memory", true, false, offsetof(StepRow, peak_bytes)},

@@ -14,6 +14,8 @@ typedef struct StepRow {
   double loss, eval_loss;          // eval_loss: NAN when this step has none
   bool has_eval;
   double lr, grad_norm, clipped_norm;
+  double loss_scale;               // of the mean loss; 0: not scaled
+  int64_t skipped;                 // 1: nothing was updated, the gradients were not finite
   double rate;                     // tokens or samples per second of this step
   double ms, micro_ms, update_ms;
   int64_t sent_bytes;              // logical, per rank and step

@@ -10,7 +10,7 @@ import tempfile
 
 from e2e import HERE, check, finish, model, need, tessera
 
-need("numpy", "safetensors")
+need("numpy", "safetensors", "onnx")
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -118,6 +118,52 @@ def check_rows(tmp):
     run(tmp, model("mlp"), "--data", name("part0.safetensors"), "--data", name("part0.safetensors"), expect=2, says=["feed it"])
 
 
+def packed(tokens, eos, seq):
+    """Inputs and labels as --eos packs them: its rules, written down once more."""
+    documents, begin = [], 0
+    for i, token in enumerate(tokens):
+        if token == eos or i + 1 == len(tokens):
+            documents.append(tokens[begin:i + 1])
+            begin = i + 1
+    rows, open_row = [], []
+    for d in documents:                              # of pairs: token, label
+        pairs = [(a, b) for a, b in zip(d, list(d[1:]) + [-100])]
+        if len(open_row) + len(pairs) > seq and open_row:
+            rows.append(open_row)
+            open_row = []
+        open_row = open_row + pairs
+        while len(open_row) > seq:
+            rows.append(open_row[:seq])
+            open_row = open_row[seq:]
+    rows.append(open_row)
+    full = [r + [(eos, -100)] * (seq - len(r)) for r in rows]
+    a = np.array(full, np.int64)
+    return a[:, :, 0].copy(), a[:, :, 1].copy()
+
+
+def check_packing(tmp):
+    """--eos trains to the bits of rows that were packed by hand; on any number of ranks, over files; a graph that ignores no label says so."""
+    import onnx
+    m = onnx.load(GPT)
+    for n in m.graph.node:
+        if n.op_type == "SoftmaxCrossEntropyLoss":
+            n.attribute.append(onnx.helper.make_attribute("ignore_index", -100))
+    gpt, rows, t = os.path.join(tmp, "ignores.onnx"), os.path.join(tmp, "packed.safetensors"), tokens()
+    onnx.save(m, gpt)
+    x, y = packed(t, 10, 64)
+    save_file({"tokens": x, "labels": y}, rows)
+    files = [write(os.path.join(tmp, "d%d.bin" % i), c) for i, c in enumerate((t[:2500], t[2500:]))]
+    data = [a for f in files for a in ("--data", f)]
+    options = ["--micro-batches", 2, "--steps", 6, "--seed", 2]
+    want = run(tmp, gpt, "--data", rows, *options)
+    for more in ([], ["--ranks", 2, "--zero", 3]):
+        r = run(tmp, gpt, *data, "--eos", 10, *options, *more, says=["documents are packed into %d samples" % len(x)])
+        check(r.get("losses") == want["losses"] and r.get("params_hash") == want["params_hash"], "packed %s: %s, by hand %s" % (more, r.get("losses"), want["losses"]))
+    run(tmp, gpt, *data, "--eos", 300, "--steps", 1, expect=3, says=["--eos", "300"])
+    run(tmp, gpt, "--data", rows, "--eos", 10, "--steps", 1, expect=2, says=["--eos packs"])
+    run(tmp, GPT, *data, "--eos", 10, "--steps", 1, expect=4, says=["ignore_index=-100"])
+
+
 def check_hostile(tmp):
     t, name = tokens(), lambda n: os.path.join(tmp, "bad" + n)
     bad = t.copy()
@@ -161,6 +207,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_forms(folder)
     check_rows(folder)
     check_resume(folder)
+    check_packing(folder)
     check_hostile(folder)
     check_large(folder)
 finish()

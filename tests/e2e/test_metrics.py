@@ -15,8 +15,8 @@ from e2e import check, finish, need, tessera, train
 
 need("numpy", "safetensors")
 
-COLUMNS = ["step", "loss", "eval_loss", "lr", "grad_norm", "clipped_grad_norm", "samples_per_s", "sent_bytes", "peak_bytes", "ms", "micro_ms", "update_ms"]
-TAGS = {"loss/train", "lr", "grad_norm/before_clipping", "grad_norm/after_clipping", "speed/samples_per_s", "bytes/sent", "bytes/peak_memory", "ms/step", "ms/micro",
+COLUMNS = ["step", "loss", "eval_loss", "lr", "grad_norm", "clipped_grad_norm", "loss_scale", "skipped", "samples_per_s", "sent_bytes", "peak_bytes", "ms", "micro_ms", "update_ms"]
+TAGS = {"loss/train", "lr", "grad_norm/before_clipping", "grad_norm/after_clipping", "loss_scale/scale", "loss_scale/skipped", "speed/samples_per_s", "bytes/sent", "bytes/peak_memory", "ms/step", "ms/micro",
         "ms/update"}
 
 

@@ -162,6 +162,39 @@ static void binary_tokens(void **state) {
   unlink(path);
 }
 
+// Documents "ab.", "c.", ".", "defghijkl.", "mn" (which lacks its end) in samples of 4: whole ones while they fit, the long one cut.
+static void packed_documents(void **state) {
+  static const DataInput inputs[] = {{"tokens", DTYPE_I64, 2, {-1, -1}}, {"labels", DTYPE_I64, 2, {-1, -1}}, {"position_ids", DTYPE_I64, 2, {-1, -1}}};
+  static const DataInput narrow[] = {{"tokens", DTYPE_I64, 2, {-1, -1}}, {"labels", DTYPE_U8, 2, {-1, -1}}};
+  static const char *const tokens[] = {"ab..", "c...", "defg", "hijk", "l.mn"};
+  static const char *const labels[] = {"b.__", ".___", "efgh", "ijkl", "._n_"}, *const unshifted[] = {"ab._", "c.__", "defg", "hijk", "l._n"};
+  static const int64_t positions[][4] = {{0, 1, 2, 0}, {0, 1, 0, 0}, {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 0, 1}};
+  const char *path = write_file("text", "ab.c..defghijkl.mn", 18);
+  for (int shift = 0; shift < 2; shift++) {
+    Opened o;
+    open_ok(&o, (DataOptions){.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .shift = shift, .packs = true, .eos = '.'}, inputs, 3);
+    int64_t t[4], l[4], p[4], n_documents;
+    double padding;
+    assert_true(data_packing(o.data, &n_documents, &padding) && n_documents == 5);
+    assert_int_equal(data_samples(o.data), 5);
+    assert_true(padding == 1 - 18 / 20.0);
+    for (int64_t s = 0; s < 5; s++) {
+      Tensor out[3] = {{t, &o.program->inputs[0]->type}, {l, &o.program->inputs[1]->type}, {p, &o.program->inputs[2]->type}};
+      assert_null(o.feed.fill(o.feed.self, s, out, 3));
+      for (int i = 0; i < 4; i++) {
+        char label = (shift ? labels : unshifted)[s][i];
+        assert_int_equal(t[i], tokens[s][i]);
+        assert_int_equal(l[i], label == '_' ? -100 : label);
+        assert_int_equal(p[i], positions[s][i]);
+      }
+    }
+    close_opened(&o);
+  }
+  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .packs = true, .eos = 'z'}, inputs, 3, STATUS_MALFORMED, "none of its 18 tokens is 122");
+  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .packs = true, .eos = '.'}, narrow, 2, STATUS_UNSUPPORTED, "this input takes uint8");
+  unlink(path);
+}
+
 // A graph whose labels are sliced on their way to the loss shifts them itself.
 static void shift_auto(void **state) {
   const char *path = write_file("text", "abcdefghijk", 11);
@@ -465,8 +498,9 @@ static void stream_failures(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(text_tokens), cmocka_unit_test(binary_tokens), cmocka_unit_test(shift_auto), cmocka_unit_test(npy_rows),
-                                     cmocka_unit_test(hostile_npy), cmocka_unit_test(batches), cmocka_unit_test(shuffled_samples), cmocka_unit_test(random_source),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(text_tokens), cmocka_unit_test(binary_tokens), cmocka_unit_test(packed_documents),
+                                     cmocka_unit_test(shift_auto), cmocka_unit_test(npy_rows), cmocka_unit_test(hostile_npy),
+                                     cmocka_unit_test(batches), cmocka_unit_test(shuffled_samples), cmocka_unit_test(random_source),
                                      cmocka_unit_test(streams), cmocka_unit_test(stream_failures)};
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
