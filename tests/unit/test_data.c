@@ -190,8 +190,10 @@ static void packed_documents(void **state) {
     }
     close_opened(&o);
   }
-  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .packs = true, .eos = 'z'}, inputs, 3, STATUS_MALFORMED, "none of its 18 tokens is 122");
-  expect_failure((DataOptions){.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .packs = true, .eos = '.'}, narrow, 2, STATUS_UNSUPPORTED, "this input takes uint8");
+  DataOptions options = {.sources = &path, .n_sources = 1, .batch = 1, .seq = 4, .packs = true, .eos = 'z'};
+  expect_failure(options, inputs, 3, STATUS_MALFORMED, "none of its 18 tokens is 122");
+  options.eos = '.';
+  expect_failure(options, narrow, 2, STATUS_UNSUPPORTED, "this input takes uint8");
   unlink(path);
 }
 
