@@ -1,5 +1,6 @@
 #include "ds_config.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -48,22 +49,23 @@ static Status complete_batch(const DsReader *r, Batch *b, const char *micro_name
 }
 
 static Status read_batch(const DsReader *r) {
-  enum { MOST = 1 << 24 };                                  // of each factor, so that the product is exact
+  static const int64_t most[] = {INT64_C(1) << 40, 1 << 22, 1 << 22}, ranks_most = 1 << 16;      // so that products are exact
   const DsContext *c = r->context;
   static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
   Batch b = {.ranks = c->ranks};
   int64_t *const to[] = {&b.train, &b.micro, &b.steps};
   for (int i = 0; i < 3; i++) {
     TRY(ds_get_int(r, keys[i], 1, to[i]));
-    if (*to[i] > MOST) FAIL(MALFORMED, NULL, "%s: \"%s\" is above %d", r->path, keys[i], MOST);
+    if (*to[i] > most[i]) FAIL(MALFORMED, NULL, "%s: \"%s\" %" PRId64 " is above %" PRId64, r->path, keys[i], *to[i], most[i]);
   }
+  assert(c->ranks >= 1 && c->ranks <= ranks_most);
   Batch file = b;
   if (c->batch) b.micro = c->batch;
   if (c->micro_batches && c->micro_batches % c->ranks)
     FAIL(USAGE, NULL, "--micro-batches %" PRId64 " cannot be divided over %" PRId64 " ranks (--ranks)", c->micro_batches, c->ranks);
   if (c->micro_batches) b.steps = c->micro_batches / c->ranks;
   const char *micro_name = said_by(c->batch, keys[1], "--batch"), *steps_name = said_by(c->micro_batches, keys[2], "--micro-batches per rank");
-  if (b.micro > MOST || b.steps > MOST)
+  if (b.micro > most[1] || b.steps > most[2])
     FAIL(USAGE, NULL, "%s: %s %" PRId64 " x %s %" PRId64 " is beyond what a step holds", r->path, micro_name, b.micro, steps_name, b.steps);
   TRY(complete_batch(r, &b, micro_name, steps_name));
   if (b.micro && !c->batch)

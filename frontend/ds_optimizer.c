@@ -128,9 +128,14 @@ static Status read_param(const DsReader *r, const Param *p, const char *path) {
   return STATUS_OK;
 }
 
-// Which row is left out: another optimizer, or another rate, was chosen elsewhere.
+// Was another optimizer chosen elsewhere? adam, adamw, adam8 and adamw8 read the same numbers.
+static bool is_other(const DsReader *r, const Type *type) {
+  const char *chosen = r->context->optimizer;
+  return chosen && strcmp(chosen, type->option) && (strncmp(chosen, "adam", 4) || strncmp(type->option, "adam", 4));
+}
+
 static bool is_left_out(const DsReader *r, const Type *type, const Param *p) {
-  return r->context->optimizer && strcmp(r->context->optimizer, type->option) && strcmp(p->name, "lr") && strcmp(p->name, "weight_decay");
+  return is_other(r, type) && strcmp(p->name, "lr") && strcmp(p->name, "weight_decay");
 }
 
 static Status read_params(const DsReader *r, const Type *type, bool *out_decoupled) {
@@ -172,7 +177,7 @@ Status ds_read_optimizer(const DsReader *r, double *out_lr) {
   ds_set(r, "optimizer", coupled ? "adam" : type->option, coupled ? "optimizer.type, adam_w_mode false" : "optimizer.type");
   if (type->bit == ADAM && !coupled) ds_note(r, "\"optimizer.type\": \"Adam\" is adamw, as in DeepSpeed: the weight decay is decoupled unless \"adam_w_mode\" is false");
   if (type->bit == LAMB) ds_note(r, "\"optimizer.type\": \"Lamb\": DeepSpeed bounds the trust ratio by 0.01 and 10, lamb here does not");
-  if (!r->context->optimizer || !strcmp(r->context->optimizer, type->option)) {
+  if (!is_other(r, type)) {
     set_default(r, "weight_decay", "weight-decay", type->weight_decay, type->name);
     if (type->eps && !ds_get(r, "optimizer.params.eps")) ds_set(r, "eps", type->eps, "DeepSpeed's default of Lamb");
   }

@@ -228,10 +228,16 @@ def check_optimizers(tmp):
         check("clipped to norm 1.0, as DeepSpeed does" in r["stderr"], "%s: clipping is not told: %s" % (kind, r["stderr"]))
 
 
+    path = write(tmp, ZERO3_BF16)
+    expect(settings(path, "--optimizer", "adam8"), {"optimizer": ("adam8", "command line"), "betas": ([0.9, 0.95], "file"), "weight-decay": (0.1, "file")}, "--optimizer adam8 over AdamW")
+    expect(settings(path, "--optimizer", "sgd"), {"optimizer": ("sgd", "command line"), "betas": ([0.9, 0.999], "default"), "weight-decay": (0.1, "file")}, "--optimizer sgd over AdamW")
+
+
 def check_refused(tmp):
     for content, code, says in (
             ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}, 2, "train_batch_size 32 is not train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 4 x 4 ranks (--ranks) = 64"),
-            ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, 2, "30 / 16 leaves 14 over"), ({"train_batch_size": 2}, 2, "2 / 4 leaves 2 over"), ({"train_batch_size": 0}, 3, "at least 1"),
+            ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, 2, "30 / 16 leaves 14 over"), ({"train_batch_size": 2}, 2, "2 / 4 leaves 2 over"), ({"train_batch_size": 0}, 3, "at least 1"), ({"train_micro_batch_size_per_gpu": 1e15}, 3, "is above 4194304"),
+            ({"train_batch_size": 2**40, "train_micro_batch_size_per_gpu": 2**22, "gradient_accumulation_steps": 2**22}, 2, "= 70368744177664"),
             ({"train_batch_sizes": 8, "steps_per_print": 1}, 3, 'did you mean "train_batch_size"'), ({"zero_optimization": {"stge": 2}}, 3, 'did you mean "zero_optimization.stage"'),
             ({"zero_optimization": {"stage": 4}}, 3, "stages 0 to 3"), ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, 4, '"zero_optimization.offload_param.device": "cpu" is refused: offload is not there'),
             ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "x"}}}, 4, '"nvme" is refused'), ({"zero_optimization": {"zero_quantized_weights": True}}, 4, "quantized"),
