@@ -27,6 +27,11 @@ SANITIZERS = {"ASAN_OPTIONS": "exitcode=97:detect_leaks=1:allocator_may_return_n
 failures, runs = [], 0
 
 
+def fail(what):
+    failures.append(what)
+    print("FAIL", what, flush=True)
+
+
 def tessera(*arguments, fault=None, log=None, program=FAULTS):
     environment = dict(os.environ, **SANITIZERS)
     if fault:
@@ -47,8 +52,8 @@ def digest(path):
 class Case:
     """A command that writes `out` (in a folder of its own); `old` is what stood there before."""
 
-    def __init__(self, name, command, old, whole):
-        self.name, self.command, self.old, self.whole = name, command, old, whole
+    def __init__(self, name, command, old, whole, kinds=KINDS):
+        self.name, self.command, self.old, self.whole, self.kinds = name, command, old, whole, kinds
         self.out = "out.onnx" if whole in (whole_model, whole_plan) else "out"
 
     def run(self, work, fault):
@@ -66,8 +71,7 @@ class Case:
         hits, calls = lines.count("hit"), max([int(x.split()[1]) for x in lines if x.startswith("calls")] or [0])
         bad = self.judge(p, hits, out, work)
         for what in bad:
-            failures.append("%s, %s: %s" % (self.name, fault, what))
-            print("FAIL", failures[-1], flush=True)
+            fail("%s, %s: %s" % (self.name, fault, what))
         return hits, calls
 
     def judge(self, p, hits, out, work):
@@ -98,7 +102,7 @@ class Case:
         suffix = ":ever" if ever else ""
         hits, calls = self.run(work, "%s:%d" % (kind, 1 << 40))
         if hits:
-            failures.append("%s: call 2^40 was made" % self.name)
+            fail("%s: call 2^40 was made" % self.name)
         if FULL:
             n, hits = 0, 1
             while hits:
@@ -144,7 +148,7 @@ def check_reader(log, command):
         hit = "hit" in open(log).read()
         said = "error: " in p.stderr or "problems\n" in p.stdout
         if p.returncode not in (0, 7) or (p.returncode and not said) or "Sanitizer" in p.stderr:
-            failures.append("%s, alloc:%d: exit %d %s" % (command[0], n, p.returncode, (p.stdout + p.stderr)[-500:]))
+            fail("%s, alloc:%d: exit %d %s" % (command[0], n, p.returncode, (p.stdout + p.stderr)[-500:]))
     print("%-8s %-7s %d" % (command[0], "alloc", n - 1), flush=True)
 
 
@@ -172,7 +176,7 @@ def check_history(work, model, data):
         p, _ = run("alloc:%d" % n)
         losses = json.load(open(report))["losses"] if os.path.exists(report) else []
         if p.returncode == 0 and len(losses) != steps:
-            failures.append("alloc:%d: exit 0 after %d of %d steps" % (n, len(losses), steps))
+            fail("alloc:%d: exit 0 after %d of %d steps" % (n, len(losses), steps))
         if "no memory for the losses" not in p.stderr:
             if met:
                 break
@@ -181,9 +185,9 @@ def check_history(work, model, data):
         step = json.load(open(os.path.join(saved, "meta.json")))["step"] if os.path.exists(saved) else None
         wanted = steps if met <= columns else 1
         if (p.returncode, step, len(losses)) != (7, wanted, wanted - 1):
-            failures.append("alloc:%d: exit %d, a checkpoint of step %s, %d losses" % (n, p.returncode, step, len(losses)))
+            fail("alloc:%d: exit %d, a checkpoint of step %s, %d losses" % (n, p.returncode, step, len(losses)))
     if met != 2 * columns:
-        failures.append("%d allocations for the losses failed, wanted twice %d" % (met, columns))
+        fail("%d allocations for the losses failed, wanted twice %d" % (met, columns))
     print("%-8s %-7s %d" % ("history", "alloc", met), flush=True)
 
 
@@ -194,9 +198,10 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         model, data = os.path.join(MLP, "model.onnx"), os.path.join(MLP, "inputs.safetensors")
         train = ["run", model, "--data", data, "--no-shuffle", "--ranks", 2, "--zero", 3, "--optimizer", "sgd"]
-        old = {name: os.path.join(tmp, name) for name in ("checkpoint", "model", "plan", "report")}
+        queues = ["--prefetch", 2, "--bucket-bytes", 4096]             # collectives on a thread of their own on each rank
+        old = {name: os.path.join(tmp, name) for name in ("checkpoint", "model", "plan", "report", "queues")}
         for command in ([*train, "--steps", 1, "--save", old["checkpoint"], "--report", old["report"]], ["export", old["checkpoint"], "-o", old["model"] + ".onnx"],
-                        ["compile", model, "-o", old["plan"], "--ranks", 4]):
+                        ["compile", model, "-o", old["plan"], "--ranks", 4], ["compile", model, "-o", old["queues"], "--ranks", 2, "--zero", 3, *queues]):
             p = tessera(*command, program=TESSERA)
             assert p.returncode == 0, p.stderr
         os.rename(old["model"] + ".onnx", old["model"])
@@ -206,19 +211,20 @@ def main():
         cases = [
             Case("save", [*train, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
             Case("resume", [*train, "--steps", 1, "--resume", newer, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
+            Case("queues", [*train, *queues, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint, ["alloc", "map", "thread"]),
             Case("report", [*train, "--steps", 2, "--report", "OUT"], old["report"], whole_report),
             Case("export", ["export", newer, "-o", "OUT"], old["model"], whole_model),
             Case("compile", ["compile", model, "-o", "OUT", "--ranks", 2], old["plan"], whole_plan),
         ]
         for case in cases:
-            for kind in KINDS:
+            for kind in case.kinds:
                 counts = [case.loop(os.path.join(tmp, "work"), kind, ever) for ever in ((False, True) if FULL else (False,))]
                 print("%-8s %-7s %s" % (case.name, kind, " + ".join("%d" % c for c in counts)), flush=True)
         deepspeed = os.path.join(tmp, "ds_config.json")
         with open(deepspeed, "w") as f:
             json.dump({"train_batch_size": 64, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1}},
                        "zero_optimization": {"stage": 2, "contiguous_gradients": True}}, f)
-        for command in (["verify", old["plan"]], ["show", model], ["show", old["plan"], "--json"], ["config", "--config", deepspeed, "--json"]):
+        for command in (["verify", old["plan"]], ["verify", old["queues"]], ["show", model], ["show", old["plan"], "--json"], ["config", "--config", deepspeed, "--json"]):
             check_reader(os.path.join(tmp, "log"), command)
         check_history(os.path.join(tmp, "work"), model, data)
     print("%d runs, %d failed" % (runs, len(failures)))
