@@ -22,6 +22,7 @@ NAMES(layout_name, Layout, LAYOUT_COUNT, "plain")
 NAMES(scope_name, Scope, SCOPE_COUNT, "rank", "process")
 NAMES(queue_name, Queue, QUEUE_COUNT, "compute", "comm", "io")
 NAMES(reduce_name, Reduce, REDUCE_COUNT, "micro", "step")
+NAMES(accumulate_name, Accumulate, ACCUMULATE_COUNT, "tree", "running")
 NAMES(state_shape_name, StateShape, STATE_SHAPE_COUNT, "elements", "blocks", "rows", "columns")
 NAMES(guard_name, Guard, GUARD_COUNT, "none", "read_begin", "read_end", "write")
 NAMES(category_name, Category, CATEGORY_COUNT, "params", "grads", "state", "partial", "packed", "gathered", "buckets", "activations",

@@ -61,6 +61,7 @@ typedef enum Layout { LAYOUT_PLAIN, LAYOUT_COUNT } Layout;      // packed layout
 typedef enum Scope { SCOPE_RANK, SCOPE_PROCESS, SCOPE_COUNT } Scope;
 typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;    // docs/design.md says what holds between them
 typedef enum Reduce { REDUCE_MICRO, REDUCE_STEP, REDUCE_COUNT } Reduce;
+typedef enum Accumulate { ACCUMULATE_TREE, ACCUMULATE_RUNNING, ACCUMULATE_COUNT } Accumulate;
 
 // Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, the queue IO. They are written, read and checked; no
 // pass produces them, and the runtime refuses what it cannot honour.
@@ -88,6 +89,7 @@ const char *layout_name(Layout layout);
 const char *scope_name(Scope scope);
 const char *queue_name(Queue queue);
 const char *reduce_name(Reduce reduce);
+const char *accumulate_name(Accumulate accumulate);
 const char *category_name(Category category);
 const char *guard_name(Guard guard);
 const char *state_shape_name(StateShape shape);
@@ -208,6 +210,7 @@ typedef struct Recipe {
   const char *fingerprint;     // of the weight source, hex
   int zero;                    // stage 0..3
   Reduce reduce;
+  Accumulate accumulate;
   int64_t micro_per_rank;      // k
   int64_t bucket_bytes;        // that buckets aim at; 0: not known
   const char *precision;       // "f32", "fp64"

@@ -146,14 +146,14 @@ static int report_index(const char *key) {
   return -1;
 }
 
-typedef enum RecipeType { RECIPE_STRING, RECIPE_INT, RECIPE_INT64, RECIPE_DOUBLE, RECIPE_REDUCE } RecipeType;
+typedef enum RecipeType { RECIPE_STRING, RECIPE_INT, RECIPE_INT64, RECIPE_DOUBLE, RECIPE_REDUCE, RECIPE_ACCUMULATE } RecipeType;
 typedef struct RecipeField { const char *key; RecipeType type; size_t offset; int64_t default_int, min, max; } RecipeField;
 #define TEXT_FIELD(name) {.key = "recipe." #name, .type = RECIPE_STRING, .offset = offsetof(Recipe, name)}
 #define FIELD(name, type, ...) {"recipe." #name, type, offsetof(Recipe, name), __VA_ARGS__}
 static const RecipeField recipe_fields[] = {
     TEXT_FIELD(model),       TEXT_FIELD(fingerprint), FIELD(zero, RECIPE_INT, 0, 0, 3),
     FIELD(reduce, RECIPE_REDUCE, 0, 0, 0),            FIELD(micro_per_rank, RECIPE_INT64, 1, 1, INT32_MAX), TEXT_FIELD(precision),
-    FIELD(bucket_bytes, RECIPE_INT64, 0, 0, INT64_MAX),
+    FIELD(bucket_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(accumulate, RECIPE_ACCUMULATE, 0, 0, 0),
     TEXT_FIELD(loss_output), TEXT_FIELD(loss_rule),   TEXT_FIELD(optimizer),
     FIELD(lr, RECIPE_DOUBLE, 0, 0, 0),                FIELD(loss_units, RECIPE_DOUBLE, 0, 0, 0),
                 TEXT_FIELD(options),
@@ -177,6 +177,9 @@ static void put_recipe(Pairs *p, const Recipe *recipe) {
       break;
     case RECIPE_REDUCE:
       if (*(const Reduce *)at != REDUCE_MICRO) put(p, f->key, reduce_name(*(const Reduce *)at));
+      break;
+    case RECIPE_ACCUMULATE:
+      if (*(const Accumulate *)at != ACCUMULATE_TREE) put(p, f->key, accumulate_name(*(const Accumulate *)at));
       break;
     }
   }
@@ -433,6 +436,12 @@ static Status set_recipe(Graph *g, const RecipeField *f, const char *text) {
     int e;
     TRY(read_enum(NULL, f->key, text, (EnumName)reduce_name, REDUCE_COUNT, &e));
     *(Reduce *)at = (Reduce)e;
+    break;
+  }
+  case RECIPE_ACCUMULATE: {
+    int e;
+    TRY(read_enum(NULL, f->key, text, (EnumName)accumulate_name, ACCUMULATE_COUNT, &e));
+    *(Accumulate *)at = (Accumulate)e;
     break;
   }
   }

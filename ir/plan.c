@@ -107,7 +107,10 @@ PlanBytes plan_bytes(const Graph *program, Arena *arena) {
 
 static bool is_power_of_two(int64_t n) { return n > 0 && !(n & (n - 1)); }
 
-bool plan_bits_are_shared(const Graph *program) { return is_power_of_two(mesh_ranks(&program->mesh)) && is_power_of_two(program->recipe.micro_per_rank); }
+bool plan_bits_are_shared(const Graph *program) {
+  const Recipe *r = &program->recipe;
+  return r->accumulate == ACCUMULATE_TREE && is_power_of_two(mesh_ranks(&program->mesh)) && is_power_of_two(r->micro_per_rank);
+}
 
 const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]) {
   int ranks = mesh_ranks(&program->mesh);
@@ -202,7 +205,8 @@ static Status compare_updates(const Graph *a, const Graph *b) {
 
 static Status compare_variants(const Graph *a, const Graph *b) {
   if (mesh_ranks(&a->mesh) != mesh_ranks(&b->mesh) || a->recipe.zero != b->recipe.zero || a->recipe.reduce != b->recipe.reduce ||
-      a->recipe.micro_per_rank != b->recipe.micro_per_rank || !same_text(a->recipe.loss_rule, b->recipe.loss_rule) || !same_text(a->recipe.isa, b->recipe.isa))
+      a->recipe.accumulate != b->recipe.accumulate || a->recipe.micro_per_rank != b->recipe.micro_per_rank ||
+      !same_text(a->recipe.loss_rule, b->recipe.loss_rule) || !same_text(a->recipe.isa, b->recipe.isa))
     FAIL(UNSUPPORTED, NULL, "variants were compiled with different options, or weigh micro-batches by different rules");
   TRY(compare_buckets(a, b));
   TRY(compare_fixed_buffers(a, b));

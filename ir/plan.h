@@ -64,7 +64,8 @@ bool ledger_in_formula(const LedgerEntry *entry);
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out);
 
 // Are losses and parameters the same bits on other numbers of ranks, with the same micro-batches a step? Both numbers, ranks and micro-batches per
-// rank, must be powers of two: then all orders of summing over micro-batches are one tree. Otherwise bits repeat, but hold for these numbers only.
+// rank, must be powers of two, and a rank's sums a tree: then all orders of summing over micro-batches are one tree. Otherwise bits repeat, but hold for
+// these numbers only.
 bool plan_bits_are_shared(const Graph *program);
 enum { PLAN_BITS_BYTES = 192 };
 const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]);   // the same as a sentence; returns `out`

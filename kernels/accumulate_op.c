@@ -6,21 +6,24 @@
 
 // ---- TreeAccumulate -----------------------------------------------------------------------------------------------------------
 
-typedef struct TreeAttrs { int64_t count; } TreeAttrs;
+typedef struct TreeAttrs { int64_t count, running; } TreeAttrs;
 static const AttrSpec tree_attrs[] = {
     {"count", ATTR_INT, offsetof(TreeAttrs, count), .required = true, .min = 1, .max = INT32_MAX, .help = "micro-batches per rank (k)"},
+    {"running", ATTR_INT, offsetof(TreeAttrs, running), .min = 0, .max = 1, .help = "1: one partial, to which each micro-batch is added"},
     {0},
 };
 
-int tree_levels(int64_t count) {
+int tree_levels(int64_t count, bool running) {
   int levels = 0;
+  if (running) return count > 1;
   for (int64_t rest = count - 1; rest; rest >>= 1) levels++;
   return levels;
 }
 
 static Status tree_infer(Node *node, Arena *arena) {
-  int64_t count = ((const TreeAttrs *)node->attrs)->count;
-  int levels = tree_levels(count);
+  const TreeAttrs *a = node->attrs;
+  int64_t count = a->count;
+  int levels = tree_levels(count, a->running);
   if (node->n_inputs != 2 + levels || node->n_outputs != 1 + levels)
     FAIL(MALFORMED, node->name, "count %lld needs %d partials, so %d inputs and %d outputs; there are %d and %d", (long long)count, levels,
          2 + levels, 1 + levels, node->n_inputs, node->n_outputs);
@@ -41,7 +44,9 @@ static Status tree_infer(Node *node, Arena *arena) {
 // What one micro-batch does: which levels are added to x, and which level takes the result (-1: none).
 typedef struct TreeMove { uint64_t adds; int store; } TreeMove;
 
-static TreeMove tree_move(int64_t micro, int64_t count) {
+static TreeMove tree_move(int64_t micro, const TreeAttrs *attrs) {
+  int64_t count = attrs->count;
+  if (attrs->running) return (TreeMove){.adds = micro > 0, .store = micro == count - 1 ? -1 : 0};
   if (micro == count - 1) return (TreeMove){.adds = (uint64_t)micro, .store = -1};   // the end folds every open level
   int clear = 0;
   while (micro >> clear & 1) clear++;
@@ -65,7 +70,7 @@ static void tree_carry(const KernelContext *c) {
 static Status tree_ref(const KernelContext *c) {
   int64_t micro;
   TRY(tree_check(c, &micro));
-  TreeMove move = tree_move(micro, ((const TreeAttrs *)c->node->attrs)->count);
+  TreeMove move = tree_move(micro, c->node->attrs);
   int levels = c->n_in - 2;
   tree_carry(c);
   Dtype dtype = c->out[0].type->dtype;
@@ -83,7 +88,7 @@ enum { TREE_BLOCK_ELEMS = 4096 };   // one block of x and of every level stays i
 static Status tree_cpu(const KernelContext *c) {
   int64_t micro;
   TRY(tree_check(c, &micro));
-  TreeMove move = tree_move(micro, ((const TreeAttrs *)c->node->attrs)->count);
+  TreeMove move = tree_move(micro, c->node->attrs);
   tree_carry(c);
   float *sum = c->out[0].data;
   float *store = move.store >= 0 && has_output(c, 1 + move.store) ? c->out[1 + move.store].data : NULL;

@@ -1,4 +1,4 @@
-// accumulate: gradients and the loss pair are summed over the micro-batches of a rank along the aligned binary tree. `micro` is never
+// accumulate: gradients and the loss pair are summed over the micro-batches of a rank along the aligned binary tree, or as they come. `micro` is never
 // unrolled: the tree is a binary counter, one operator (docs/operators.md, TreeAccumulate). One micro-batch per rank needs nothing.
 #include <inttypes.h>
 
@@ -16,7 +16,8 @@ Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
     micro->role = ROLE_CONTROL;
     micro->type = type_scalar(DTYPE_I64);
   }
-  int levels = tree_levels(count);
+  bool running = g->recipe.accumulate == ACCUMULATE_RUNNING;
+  int levels = tree_levels(count, running);
   Value *inputs[2 + 64] = {x, micro};
   for (int l = 0; l < levels; l++) {
     Value *p = graph_add_value(g, arena_printf(g->arena, "%s.partial.%d", name, l));
@@ -27,7 +28,7 @@ Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name) {
     p->bucket = x->bucket;
     inputs[2 + l] = p;
   }
-  Node *n = emit_node(e, &op_TreeAccumulate, inputs, 2 + levels, 1 + levels, NULL, ATTRS(A_INT("count", count)));
+  Node *n = emit_node(e, &op_TreeAccumulate, inputs, 2 + levels, 1 + levels, NULL, ATTRS(A_INT("count", count), A_INT("running", running)));
   if (!n) return NULL;
   n->outputs[0]->role = x->role;
   n->outputs[0]->of = x->of;
@@ -56,6 +57,7 @@ Status pass_accumulate(Graph *graph, const CompileOptions *options) {
   int64_t k;
   TRY(micro_per_rank(options, &k));
   graph->recipe.micro_per_rank = k;
+  graph->recipe.accumulate = options->accumulate;
   if (k == 1) return STATUS_OK;
   Node **old = graph->nodes;
   size_t n_old = graph->n_nodes;

@@ -5,7 +5,7 @@
 #include "../ir/op.h"
 #include "pass.h"
 
-// TreeAccumulate over `count` micro-batches with fresh partial values "<name>.partial.<level>" (no producer). Returns the sum.
+// TreeAccumulate over `count` micro-batches with fresh partial values "<name>.partial.<level>" (no producer). One partial where the recipe says so. Returns the sum.
 Value *emit_tree(Emit *e, Value *x, int64_t count, const char *name);
 
 // k = micro-batches / ranks, or a USAGE error with the numbers.

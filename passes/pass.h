@@ -25,6 +25,7 @@ typedef struct CompileOptions {
   int64_t micro_batches;         // global count per step; 0: = ranks. A multiple of ranks
   bool reduce_given;
   Reduce reduce;                 // when given; else MICRO for stages 2, 3 and STEP for 0, 1
+  Accumulate accumulate;         // over the micro-batches of a rank
   const char *precision;         // "f32", "fp64", "bf16", "fp16"
   const char *keep_f32;          // under bf16 and fp16: comma-separated patterns of nodes, or operators, that compute in f32; NULL: by policy
   Isa isa;                       // of the target

@@ -301,6 +301,9 @@ static void rule_tree(Meanings *m, const Node *node) {
   if (attr_int(node, "count") != m->count)
     proof_defect(m->proof, "accumulation", node, in, "step '%s' sums %" PRId64 " micro-batches; a rank has %" PRId64, node->name, attr_int(node,
                  "count"), m->count);
+  if (attr_int(node, "running") != (m->graph->recipe.accumulate == ACCUMULATE_RUNNING))
+    proof_defect(m->proof, "accumulation", node, in, "step '%s' adds micro-batches up in another order than the plan says, which is '%s'", node->name,
+                 accumulate_name(m->graph->recipe.accumulate));
   check_partials(m, node);
   if (in && meaning.over_ranks && m->proof->ranks > 1 && dtype_of_sums(in->type.dtype) != in->type.dtype)
     proof_defect(m->proof, "accumulation", node, in, "step '%s' adds '%s', a sum over ranks that was rounded to %s although more is added to it", node->name,

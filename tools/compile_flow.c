@@ -367,6 +367,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   TRY(micro_per_rank(&c, &each));
   c.reduce_given = options->reduce != NULL;
   if (options->reduce) c.reduce = !strcmp(options->reduce, "step") ? REDUCE_STEP : REDUCE_MICRO;
+  c.accumulate = !strcmp(options->accumulate, "running") ? ACCUMULATE_RUNNING : ACCUMULATE_TREE;
   c.precision = options->precision;
   c.keep_f32 = options->keep_f32;
   if (c.keep_f32 && strcmp(c.precision, "bf16") && strcmp(c.precision, "fp16"))

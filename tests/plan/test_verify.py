@@ -308,6 +308,7 @@ def check_sums(tmp, plan):
     for n in nodes(plan, "TreeAccumulate"):
         expect(tmp, "%s counts steps" % n.name, plan, lambda p: take(p, n, 1, "tessera.step"), ["wrong_input"])
         expect(tmp, "%s of twice as many" % n.name, plan, lambda p: set_attribute(by_name(p, n), "count", 2 * attribute(n, "count")), ["graph", "accumulation"])
+        expect(tmp, "%s adds in another order" % n.name, plan, lambda p: by_name(p, n).attribute.append(onnx.helper.make_attribute("running", 1)), ["graph", "accumulation"])
         expect(tmp, "%s taken out" % n.name, plan, lambda p: skip(p, n), ["accumulation"])
         param = alike(plan, n.input[2], [x.output[0] for x in nodes(plan, "Load")], n)
         if param:

@@ -41,22 +41,30 @@ static float tree_sum(float x[COUNT_MAX][ELEMS], int from, int count, int elemen
   return tree_sum(x, from, left, element) + tree_sum(x, from + left, count - left, element);
 }
 
-static void accumulate(int count, Isa isa, bool in_place) {
+static float running_sum(float x[COUNT_MAX][ELEMS], int count, int element) {
+  float sum = x[0][element];
+  for (int m = 1; m < count; m++) sum += x[m][element];
+  return sum;
+}
+
+static void accumulate(int count, bool running, Isa isa, bool in_place) {
   static float x[COUNT_MAX][ELEMS], partials[LEVELS_MAX][ELEMS], sum[ELEMS];
   Arena *arena = arena_create(0);
   Graph *graph = graph_create(arena, "test");
   Type type = type_vector(DTYPE_F32, ELEMS), scalar = type_scalar(DTYPE_I64);
   int levels = 0;
   while (1 << levels < count) levels++;
+  if (running && levels > 1) levels = 1;
   Value *inputs[2 + LEVELS_MAX] = {typed(graph, "x", type), typed(graph, "micro", scalar)};
   for (int l = 0; l < levels; l++) inputs[2 + l] = typed(graph, "p", type);
   Node *node = graph_make_node(graph, &op_TreeAccumulate, "tree", 2 + levels, inputs, 1 + levels, NULL);
   attr_set(graph, node, &(AttrInit)A_INT("count", count));
+  attr_set(graph, node, &(AttrInit)A_INT("running", running));
   expect_ok(node_infer(graph, node));
   for (int m = 0; m < count; m++)
     for (int e = 0; e < ELEMS; e++) x[m][e] = next_value();
   float expected[ELEMS];
-  for (int e = 0; e < ELEMS; e++) expected[e] = tree_sum(x, 0, count, e);
+  for (int e = 0; e < ELEMS; e++) expected[e] = running ? running_sum(x, count, e) : tree_sum(x, 0, count, e);
   memset(partials, 0xff, sizeof partials);   // NaN: what is read before it is written shows
   for (int64_t m = 0; m < count; m++) {
     Tensor in[2 + LEVELS_MAX] = {{x[m], &type}, {&m, &scalar}}, out[1 + LEVELS_MAX] = {{in_place ? x[m] : sum, &type}};
@@ -70,8 +78,10 @@ static void accumulate(int count, Isa isa, bool in_place) {
 static void test_tree(void **state) {
   for (int count = 1; count <= COUNT_MAX; count++)
     for (int in_place = 0; in_place < 2; in_place++) {
-      accumulate(count, ISA_SCALAR, in_place);
-      accumulate(count, isa_best(), in_place);
+      for (int running = 0; running < 2; running++) {
+        accumulate(count, running, ISA_SCALAR, in_place);
+        accumulate(count, running, isa_best(), in_place);
+      }
     }
 }
 
