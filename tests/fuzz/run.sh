@@ -10,13 +10,16 @@ command -v clang >/dev/null || { echo "no clang: run tools/setup"; exit 77; }
 mkdir -p "$out" "$corpus"
 flags=(-g -O1 -w -D_GNU_SOURCE -std=gnu17 -ffp-contract=off -I. -isystem .deps/schema)
 sanitize=(-fsanitize=fuzzer-no-link,address,undefined)
-objects=()
+objects=() compilers=()
 newest_header=$(ls -t ./*/*.h ./*/*.def | head -1)      # a structure that changed changes every object
 compile() {   # compiler, object, source, flags
   local cc=$1 object=$out/$2 source=$3
   shift 3
   objects+=("$object")
-  if [ ! "$object" -nt "$source" ] || [ "$newest_header" -nt "$object" ]; then "$cc" "${flags[@]}" "$@" -c "$source" -o "$object"; fi
+  if [ "$object" -nt "$source" ] && [ ! "$newest_header" -nt "$object" ]; then return; fi
+  if [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; then wait -n; fi
+  "$cc" "${flags[@]}" "$@" -c "$source" -o "$object" &
+  compilers+=($!)
 }
 for source in ir/*.c frontend/*.c kernels/*.c passes/*.c runtime/safetensors.c runtime/step_program.c .deps/schema/onnx.pb-c.c; do
   name=$(echo "$source" | tr / _).o
@@ -29,6 +32,7 @@ done
 compile gcc loops_scalar.o kernels/loops.c -DLOOPS_ISA=scalar
 compile gcc loops_avx2.o kernels/loops.c -DLOOPS_ISA=avx2 -mavx2 -mfma
 compile gcc loops_avx512.o kernels/loops.c -DLOOPS_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+for compiler in "${compilers[@]}"; do wait "$compiler"; done        # the script ends with the status of one that failed
 clang "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/$target.c" "${objects[@]}" -o "$out/$target" \
   -lprotobuf-c -lcrypto -lxxhash -ljansson -ldnnl -lm -lpthread -lgomp || { echo "no libFuzzer: run tools/setup"; exit 77; }
 if [ "$seconds" = keep ]; then
