@@ -438,13 +438,17 @@ static ino_t inode_of(const char *path) {
   return stat(path, &st) ? 0 : st.st_ino;
 }
 
-// A folder that was exchanged while we read it is read again.
+// A folder that was exchanged while we read it is read again. It is held open meanwhile: its number would else be given to a new folder at once.
 Status checkpoint_open(const char *dir, Checkpoint **out) {
   enum { TRIES = 100 };
   for (int i = 1;; i++) {
-    ino_t before = inode_of(dir);
+    int held = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct stat before = {0};
+    if (held >= 0 && fstat(held, &before)) before.st_ino = 0;
     Status status = open_once(dir, out);
-    if (!status || i == TRIES || inode_of(dir) == before) return status;
+    bool same = inode_of(dir) == before.st_ino;
+    if (held >= 0) close(held);
+    if (!status || i == TRIES || same) return status;
     status_free(status);
   }
 }
