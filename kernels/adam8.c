@@ -50,17 +50,12 @@ static uint8_t nearest_code(const CodeBook *book, float x) {
 
 // ---- The step -----------------------------------------------------------------------------------------------------------------
 
-typedef struct Adam8Step { double scale, lr, beta1, beta2, eps, weight_decay, correction1, root2; bool decoupled; CodeBook mean, square; } Adam8Step;
+typedef struct Adam8Step { Moments of; double scale, lr, correction1, root2; bool decoupled; CodeBook mean, square; } Adam8Step;
 
 static Status adam8_parse(const Node *node, Adam8Step *out) {
   const Adam8Attrs *a = node->attrs;
   out->decoupled = a->decoupled != 0;
-  TRY(kernel_parse_decimal(node, "beta1", a->beta1, 0, 1, &out->beta1));
-  TRY(kernel_parse_decimal(node, "beta2", a->beta2, 0, 1, &out->beta2));
-  TRY(kernel_parse_decimal(node, "eps", a->eps, 0, INFINITY, &out->eps));
-  TRY(kernel_parse_decimal(node, "weight_decay", a->weight_decay, 0, INFINITY, &out->weight_decay));
-  if (out->beta1 == 1 || out->beta2 == 1) FAIL(MALFORMED, node->name, "attributes beta1 and beta2 must be below 1; they are %s and %s", a->beta1, a->beta2);
-  return STATUS_OK;
+  return step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, &out->of);
 }
 
 static Status adam8_infer(Node *node, Arena *arena) {
@@ -87,8 +82,8 @@ static Status adam8_step(const KernelContext *c, Adam8Step *out) {
   if (t < 1) FAIL(CHECK, c->node->name, "t = %lld; steps count from 1", (long long)t);
   out->scale = in_f(c, IN_SCALE, 0);
   out->lr = in_f(c, IN_LR, 0);
-  out->correction1 = 1 - pow(out->beta1, (double)t);
-  out->root2 = sqrt(1 - pow(out->beta2, (double)t));
+  out->correction1 = 1 - pow(out->of.beta1, (double)t);
+  out->root2 = sqrt(1 - pow(out->of.beta2, (double)t));
   code_book(true, &out->mean);
   code_book(false, &out->square);
   step_carry(c);
@@ -119,12 +114,12 @@ static inline Status adam8_run(const KernelContext *c, bool fast) {
     for (int64_t k = 0; k < count; k++) {
       int64_t e = at + k;
       double p = fast ? params[e] : in_f(c, IN_PARAM, e), g = fast ? grads[e] * scale : step_grad(c, e, s.scale);
-      if (s.decoupled) p *= 1 - s.lr * s.weight_decay;
-      else g += s.weight_decay * p;
+      if (s.decoupled) p *= 1 - s.lr * s.of.weight_decay;
+      else g += s.of.weight_decay * p;
       double m = (double)s.mean.values[mean_codes[e]] * mean_scales[b], v = (double)s.square.values[square_codes[e]] * square_scales[b];
-      mean[k] = m + (1 - s.beta1) * (g - m);
-      square[k] = s.beta2 * v + (1 - s.beta2) * g * g;
-      p -= s.lr / s.correction1 * mean[k] / (sqrt(square[k]) / s.root2 + s.eps);
+      mean[k] = m + (1 - s.of.beta1) * (g - m);
+      square[k] = s.of.beta2 * v + (1 - s.of.beta2) * g * g;
+      p -= s.lr / s.correction1 * mean[k] / (sqrt(square[k]) / s.root2 + s.of.eps);
       if (fast) params[e] = (float)p;
       else out_f(c, 0, e, p);
     }

@@ -103,12 +103,7 @@ static Status deform_grad_infer(Node *node, Arena *arena) {
   Type columns;
   TRY(deform_make(node, &d, &columns));
   if (!node_has_input(node, IN_DCOLUMNS)) FAIL(MALFORMED, node->name, "the gradient of the columns is missing");
-  for (int o = 0; o < node->n_outputs; o++) {
-    if (!node->outputs[o]) continue;
-    if (!node_has_input(node, o)) FAIL(MALFORMED, node->name, "output %d is the gradient of an absent input", o);
-    node->outputs[o]->type = node->inputs[o]->type;
-  }
-  return NULL;
+  return infer_input_gradients(node);
 }
 
 const Op op_DeformColumnsGrad = {

@@ -42,3 +42,12 @@ Status index_axes(const int64_t *axes, int n, int rank, const char *node, uint32
   *mask = seen;
   return STATUS_OK;
 }
+
+Status infer_input_gradients(Node *node) {
+  for (int o = 0; o < node->n_outputs; o++) {
+    if (!node->outputs[o]) continue;
+    if (!node_has_input(node, o)) FAIL(MALFORMED, node->name, "output %d is the gradient of an absent input", o);
+    node->outputs[o]->type = node->inputs[o]->type;
+  }
+  return NULL;
+}

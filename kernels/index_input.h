@@ -18,4 +18,7 @@ MUST_USE Status index_tensor(const KernelContext *context, int i, int64_t *out, 
 // Axes in [-rank, rank-1] to a bit mask; an axis given twice is MALFORMED.
 MUST_USE Status index_axes(const int64_t *axes, int n, int rank, const char *node, uint32_t *mask);
 
+// For rows whose output o is the gradient of input o: its type, for every output that is wanted. MALFORMED where the input is absent.
+MUST_USE Status infer_input_gradients(Node *node);
+
 #endif

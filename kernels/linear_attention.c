@@ -191,12 +191,7 @@ static Status linear_grad_infer(Node *node, Arena *arena) {
   for (int i = IN_DY; i < node->n_inputs; i++)
     if (node->inputs[i] && !type_equal(&node->inputs[i]->type, &want[i - IN_DY]))
       FAIL(MALFORMED, node->name, "'%s' is not of the type of output %d", node->inputs[i]->name, i - IN_DY);
-  for (int o = 0; o < node->n_outputs; o++) {
-    if (!node->outputs[o]) continue;
-    if (!node_has_input(node, o)) FAIL(MALFORMED, node->name, "output %d is the gradient of an absent input", o);
-    node->outputs[o]->type = node->inputs[o]->type;
-  }
-  return NULL;
+  return infer_input_gradients(node);
 }
 
 const Op op_LinearAttentionGrad = {

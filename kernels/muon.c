@@ -145,13 +145,19 @@ static void iterate_ref(const KernelContext *c, int64_t start, Shape s, double *
   }
 }
 
+// What both kernels begin with; outside a plan the result starts as a copy.
+static Status apply_begin(const KernelContext *c, double *decay, int64_t *rank) {
+  TRY(kernel_parse_decimal(c->node, "weight_decay", ((const ApplyAttrs *)c->node->attrs)->weight_decay, 0, INFINITY, decay));
+  TRY(piece_rank(c, rank));
+  copy_unless_same(c->out[0].data, c->in[IN_PARAM].data, type_bytes(c->out[0].type));
+  return STATUS_OK;
+}
+
 static Status apply_ref(const KernelContext *c) {
   const ApplyAttrs *a = c->node->attrs;
   double decay, lr = in_f(c, IN_RATE, 0);
   int64_t rank;
-  TRY(kernel_parse_decimal(c->node, "weight_decay", a->weight_decay, 0, INFINITY, &decay));
-  TRY(piece_rank(c, &rank));
-  copy_unless_same(c->out[0].data, c->in[IN_PARAM].data, type_bytes(c->out[0].type));
+  TRY(apply_begin(c, &decay, &rank));
   for (int64_t i = 0; i < a->rows.n; i++) {
     Piece p = piece_of(&a->pieces, i, in_elems(c, IN_PARAM), rank);
     Shape s = shape_of(a, i);
@@ -275,9 +281,7 @@ static Status apply_cpu(const KernelContext *c) {
   const ApplyAttrs *a = c->node->attrs;
   double decay, lr = in_f(c, IN_RATE, 0);
   int64_t rank;
-  TRY(kernel_parse_decimal(c->node, "weight_decay", a->weight_decay, 0, INFINITY, &decay));
-  TRY(piece_rank(c, &rank));
-  copy_unless_same(c->out[0].data, c->in[IN_PARAM].data, type_bytes(c->out[0].type));
+  TRY(apply_begin(c, &decay, &rank));
   for (int64_t i = 0; i < a->rows.n; i++) {
     Piece p = piece_of(&a->pieces, i, in_elems(c, IN_PARAM), rank);
     Shape s = shape_of(a, i);

@@ -159,17 +159,21 @@ static const AttrSpec adam_attrs[] = {
     {0},
 };
 
+Status step_parse_moments(const Node *node, const char *beta1, const char *beta2, const char *eps, const char *weight_decay, Moments *out) {
+  TRY(kernel_parse_decimal(node, "beta1", beta1, 0, 1, &out->beta1));
+  TRY(kernel_parse_decimal(node, "beta2", beta2, 0, 1, &out->beta2));
+  TRY(kernel_parse_decimal(node, "eps", eps, 0, INFINITY, &out->eps));
+  TRY(kernel_parse_decimal(node, "weight_decay", weight_decay, 0, INFINITY, &out->weight_decay));
+  if (out->beta1 == 1 || out->beta2 == 1) FAIL(MALFORMED, node->name, "attributes beta1 and beta2 must be below 1; they are %s and %s", beta1, beta2);
+  return STATUS_OK;
+}
+
 static Status adam_parse(const Node *node, AdamStep *out) {
   const AdamAttrs *a = node->attrs;
-  AdamStep step = {.decoupled = a->decoupled != 0};
-  TRY(kernel_parse_decimal(node, "beta1", a->beta1, 0, 1, &step.beta1));
-  TRY(kernel_parse_decimal(node, "beta2", a->beta2, 0, 1, &step.beta2));
-  TRY(kernel_parse_decimal(node, "eps", a->eps, 0, INFINITY, &step.eps));
-  TRY(kernel_parse_decimal(node, "weight_decay", a->weight_decay, 0, INFINITY, &step.weight_decay));
-  if (step.beta1 == 1 || step.beta2 == 1)
-    FAIL(MALFORMED, node->name, "attributes beta1 and beta2 must be below 1; they are %s and %s", a->beta1, a->beta2);
-  *out = step;
-  return NULL;
+  Moments of;
+  TRY(step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, &of));
+  *out = (AdamStep){.beta1 = of.beta1, .beta2 = of.beta2, .eps = of.eps, .weight_decay = of.weight_decay, .decoupled = a->decoupled != 0};
+  return STATUS_OK;
 }
 
 static Status adam_infer(Node *node, Arena *arena) {

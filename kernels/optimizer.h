@@ -7,6 +7,10 @@
 
 enum { IN_PARAM, IN_GRAD, IN_SCALE, IN_LR, IN_T, IN_STATE };
 
+// What rows of Adam's family read of their attributes, which are decimals; beta1 and beta2 are below 1.
+typedef struct Moments { double beta1, beta2, eps, weight_decay; } Moments;
+MUST_USE Status step_parse_moments(const Node *node, const char *beta1, const char *beta2, const char *eps, const char *weight_decay, Moments *out);
+
 // Types of an optimizer row: param, grad and states alike (grad may be f16 or bf16 beside f32 ones); scale and lr double scalars, t an int64 scalar.
 MUST_USE Status step_infer(Node *node);
 

@@ -130,19 +130,6 @@ static void write_ledger(JsonWriter *w, const PlanView *v) {
   json_write_end_array(w);
 }
 
-static void write_account(JsonWriter *w, const PlanView *v) {
-  json_write_array(w, "account");
-  for (size_t i = 0; i < v->n_account; i++) {
-    json_write_object(w, NULL);
-    json_write_text(w, "kind", account_kind_name(v->account[i].kind));
-    json_write_int(w, "bytes", v->account[i].bytes);
-    json_write_text(w, "term", v->account[i].term);
-    json_write_text(w, "why", v->account[i].why);
-    json_write_end_object(w);
-  }
-  json_write_end_array(w);
-}
-
 // A category over the steps: only where it changes.
 static void write_series(JsonWriter *w, const int64_t *values, size_t n) {
   json_write_array(w, "at");
@@ -264,7 +251,7 @@ static void write_data(FILE *to, const PlanView *v, Arena *arena) {
   json_write_object(&w, NULL);
   write_header(&w, v, arena);
   write_estimate(&w, v);
-  write_account(&w, v);
+  show_write_account(&w, v);
   write_layers(&w, v);
   write_ledger(&w, v);
   write_memory(&w, v);

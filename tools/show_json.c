@@ -53,7 +53,7 @@ static void json_causes(JsonWriter *w, const PlanView *v) {
   json_write_end_array(w);
 }
 
-static void json_account(JsonWriter *w, const PlanView *v) {
+void show_write_account(JsonWriter *w, const PlanView *v) {
   json_write_array(w, "account");
   for (size_t i = 0; i < v->n_account; i++) {
     json_write_object(w, NULL);
@@ -263,7 +263,7 @@ static Status json_guarded(JsonWriter *w, const Graph *g, Arena *arena) {
   json_header(w, &v);
   json_ledger(w, &v);
   json_savings(w, g);
-  json_account(w, &v);
+  show_write_account(w, &v);
   json_causes(w, &v);
   report_write_sent_bytes(w, g, NULL, arena);
   report_write_peak_bytes(w, g, NULL, arena);

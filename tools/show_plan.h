@@ -32,4 +32,7 @@ void show_schedule(const Style *style, const PlanView *view, const PlanSections 
 // Is this section wanted? Those asked for, or all when none was.
 bool sections_take(const PlanSections *sections, bool section);
 
+// "account": from the least that must be sent to what is sent; the same for --json and --html.
+void show_write_account(JsonWriter *w, const PlanView *v);
+
 #endif
