@@ -182,10 +182,14 @@ static void unpack(Lower *l, int b, int direction, Value *flat) {
   }
 }
 
+// Is one gather to serve both directions?
+static bool is_kept(const Lower *l, const BucketLower *lb) { return l->options->keep && lb->stored_flat && lb->last[0] != SIZE_MAX && lb->last[1] != SIZE_MAX; }
+
 // The whole parameters of a bucket for one direction; at stage 3 gathered right before the first node that needs one of them.
 static void need_bucket(Lower *l, int b, int direction, const Node *user, const Value *param) {
   BucketLower *lb = &l->buckets[b];
   if (lb->whole[direction]) return;
+  if (is_kept(l, lb)) direction = 0;
   if (!lb->stored_flat) {        // whole all the time: one set of views serves both directions
     if (lb->whole[0]) return;
     lb->whole[0] = lb->whole[1] = lb->stored;
@@ -199,6 +203,9 @@ static void need_bucket(Lower *l, int b, int direction, const Node *user, const 
   Value *whole = lower_collective(l, &op_AllGather, lb->stored, b, kind, (Cause){.param = param->name, .node = user->origin ? user->origin : user->name});
   lb->whole[direction] = lower_name(l, whole, "bucket.%d.whole.%s", b, direction ? "backward" : "forward");
   if (whole) unpack(l, b, direction, whole);
+  if (!is_kept(l, lb)) return;
+  lb->whole[1] = lb->whole[0];
+  lb->views[1] = lb->views[0];
 }
 
 // What a node is to read instead of `v`: the gathered parameter of its direction, or (backward) a copy of a view node of it.
@@ -209,7 +216,7 @@ static Value *lowered_input(Lower *l, const Node *user, Value *v) {
   need_bucket(l, b, user->backward, user, root);
   if (l->emit.status) return v;
   if (v == root) return l->buckets[b].views[user->backward][l->slots[root->id]];
-  if (!l->buckets[b].stored_flat || !user->backward || v->producer->backward) return v;
+  if (!l->buckets[b].stored_flat || is_kept(l, &l->buckets[b]) || !user->backward || v->producer->backward) return v;
   if (l->backward_views[v->id]) return l->backward_views[v->id];
   const Node *view = v->producer;
   Node *copy = graph_make_node(l->graph, view->op, view->name, view->n_inputs, view->inputs, view->n_outputs, NULL);
@@ -229,6 +236,7 @@ static void release_after(Lower *l, size_t i, const Node *n) {
     int b = l->bucket_of[root->id];
     BucketLower *lb = &l->buckets[b];
     if (!lb->stored_flat || lb->last[n->backward] != i || lb->released[n->backward]) continue;
+    if (is_kept(l, lb) && lb->last[!n->backward] > i) continue;        // the other direction still reads it
     lb->released[n->backward] = true;
     l->emit.backward = n->backward;
     l->emit.cause = (Cause){.param = root->name, .node = n->origin ? n->origin : n->name, .pass = "insert_collectives"};
@@ -287,9 +295,11 @@ static void add_savings(Lower *l) {
   g->savings = ARENA_ARRAY(g->arena, Saving, g->n_buckets);
   for (size_t b = 0; b < g->n_buckets; b++) {
     const Bucket *bucket = &g->buckets[b];
-    if (!bucket->trainable || !l->buckets[b].stored_flat || l->buckets[b].whole[1]) continue;
+    bool kept = is_kept(l, &l->buckets[b]);
+    if (!bucket->trainable || !l->buckets[b].stored_flat || (l->buckets[b].whole[1] && !kept)) continue;
     g->savings[g->n_savings++] = (Saving){(int32_t)b, l->k * (l->ranks - 1) * bucket->shard_elems * dtype_bytes(bucket->compute),
-                                          "not gathered for backward: no gradient reads these parameters"};
+                                          kept ? "not gathered for backward: kept from forward (--keep)"
+                                               : "not gathered for backward: no gradient reads these parameters"};
   }
 }
 

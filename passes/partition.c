@@ -45,6 +45,7 @@ static Status record(Graph *graph, const CompileOptions *o) {
   if (o->zero < 0 || o->zero > 3) FAIL(USAGE, NULL, "--zero %d: stages are 0, 1, 2 and 3", o->zero);
   if (o->reduce_given && o->reduce == REDUCE_STEP && o->zero >= 2)
     FAIL(USAGE, NULL, "--reduce step keeps whole gradients until the end of the step, which stage %d never holds; use --reduce micro, or --zero 0 or 1", o->zero);
+  if (o->keep && o->zero < 3) FAIL(USAGE, NULL, "--keep backward is for stage 3 (--zero 3): at stage %d parameters are whole all the time", o->zero);
   graph->recipe.zero = o->zero;
   graph->recipe.micro_per_rank = k;
   graph->recipe.reduce = o->reduce_given ? o->reduce : o->zero >= 2 ? REDUCE_MICRO : REDUCE_STEP;

@@ -31,6 +31,7 @@ typedef struct CompileOptions {
   Isa isa;                       // of the target
   int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own. 0: an eighth of what trains, within bounds
   int64_t prefetch;              // collectives that may run ahead of compute, on a queue of their own; 0: all steps are on one queue
+  bool keep;                     // stage 3: what forward has gathered is kept for backward
   const char *loss;              // NULL: in the graph; "cross_entropy"; ...
   const char *loss_output;       // NULL: the first float output of one element
   const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name

@@ -378,6 +378,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
     FAIL(USAGE, NULL, "--isa %s: this processor does not have it; its best is %s", isa_name(c.isa), isa_name(isa_best()));
   c.bucket_bytes = options->bucket_bytes;
   c.prefetch = options->prefetch;
+  c.keep = !strcmp(options->keep, "backward");
   c.loss = options->loss;
   c.loss_output = options->loss_output;
   c.labels = options->labels;

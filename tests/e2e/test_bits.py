@@ -26,6 +26,8 @@ def overlaps():
                 yield ["--ranks", ranks, "--zero", zero, "--prefetch", depth, "--bucket-bytes", 16384]
     for depth in (1, 4):
         yield ["--ranks", 4, "--zero", depth % 2, "--reduce", "micro", "--prefetch", depth, "--bucket-bytes", 16384]
+    for ranks, depth in ((1, 0), (2, 0), (2, 2), (4, 1)):
+        yield ["--ranks", ranks, "--zero", 3, "--prefetch", depth, "--bucket-bytes", 16384, "--keep", "backward"]
     yield ["--ranks", 2, "--zero", 3, "--prefetch", 2, "--skip-passes", "prefetch"]
     yield ["--ranks", 2, "--zero", 3, "--prefetch", 2, "--link-delay", "100000:1000000"]
 

@@ -41,6 +41,17 @@ def check_overlap(name, ranks):
               (name, ranks, zero, beside["sent_bytes_per_step"], alone["sent_bytes_per_step"]))
 
 
+# Kept from forward to backward: (r + k) of the formula's (r + 2k) but for what backward does not read anyway, and the same losses.
+def check_keep(name, ranks):
+    for extra in ([], ["--bucket-bytes", "8192", "--prefetch", "1"]):
+        again = check_run(name, ranks, 3, 2, extra)
+        kept = check_run(name, ranks, 3, 2, ["--keep", "backward", *extra])
+        check(kept["losses"] == again["losses"] and kept["params_hash"] == again["params_hash"], "%s on %d ranks: --keep backward has other bits" % (name, ranks))
+        most = kept["padded_param_bytes"] * (2 + 2) * (ranks - 1) // ranks
+        sent = sum(v for key, v in kept["sent_bytes_per_step"]["by_collective"].items() if key not in ("control", "frozen", "optimizer"))
+        check(sent <= most < formula(again, ranks, 3, 2), "%s on %d ranks, kept: %d sent, r + k allow %d" % (name, ranks, sent, most))
+
+
 def check_ledger(name):
     with tempfile.TemporaryDirectory() as tmp:
         plan = os.path.join(tmp, "plan.onnx")
@@ -64,6 +75,7 @@ def main():
                     check_run(name, ranks, zero, k, [])
             check_run(name, ranks, 0, 2, ["--reduce", "micro"])
             check_run(name, ranks, 3, 2, ["--bucket-bytes", "8192"])
+            check_keep(name, ranks)
             check_overlap(name, ranks)
         for zero in range(4):
             check_run(name, 2, zero, 1, ["--precision", "bf16"])
