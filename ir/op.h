@@ -142,6 +142,7 @@ enum {
   OP_DIRECTION = 1 << 7,        // an OP_OPTIMIZER that makes a direction, for a later step to take, in place of the new parameters
   OP_READS_HALVES = 1 << 8,     // run_cpu takes f16 and bf16 operands as they are (others get widened copies)
   OP_SUMS_RANKS = 1 << 6,       // a collective whose result is a sum over ranks: it has an accumulator
+  OP_TRANSFER = 1 << 9,         // moves its first operand between tiers: the only operators that touch what does not lie on the device
 };
 #define VARIADIC 127
 

@@ -86,7 +86,7 @@ Status adapter_run(const Adapter *table, const KernelContext *c, bool reference)
     int from = source(adapter, i);
     in[i] = from >= 0 && from < c->n_in ? c->in[from] : (Tensor){0};
     if (a.flat) in[i].type = &a.rows;
-    if (a.inputs[i] == &a.made) in[i] = (Tensor){a.made_items, &a.made.type};
+    if (a.inputs[i] == &a.made) in[i] = (Tensor){.data = a.made_items, .type = &a.made.type};
   }
   for (int o = 0; o < a.node.n_outputs; o++) {
     out[o] = c->out[o];

@@ -41,9 +41,9 @@ Status fold_node(Graph *graph, Node *n, Isa isa, int64_t bytes_max, bool *folded
   Arena *arena = graph->arena;
   Tensor *in = ARENA_ARRAY(arena, Tensor, n->n_inputs), *out = ARENA_ARRAY(arena, Tensor, n->n_outputs);
   for (int i = 0; i < n->n_inputs; i++)
-    if (n->inputs[i]) in[i] = (Tensor){(void *)aligned_bytes(arena, n->inputs[i]), &n->inputs[i]->type};
+    if (n->inputs[i]) in[i] = (Tensor){.data = (void *)aligned_bytes(arena, n->inputs[i]), .type = &n->inputs[i]->type};
   for (int i = 0; i < n->n_outputs; i++)
-    if (n->outputs[i]) out[i] = (Tensor){arena_alloc(arena, (size_t)value_bytes(n->outputs[i])), &n->outputs[i]->type};
+    if (n->outputs[i]) out[i] = (Tensor){.data = arena_alloc(arena, (size_t)value_bytes(n->outputs[i])), .type = &n->outputs[i]->type};
   TRY(kernel_run_once(n, in, out, isa, false));
   for (int i = 0; i < n->n_outputs; i++) {
     Value *v = n->outputs[i];

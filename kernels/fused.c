@@ -224,8 +224,8 @@ static Status walk_block(Walk *w, int64_t first, int64_t rows) {
     Member *m = &w->members[i];
     Register *r = &w->registers[c->n_in + i];
     r->type = block;
-    Tensor in[3], out = {r->data, &r->type};
-    for (int k = 0; k < m->n; k++) in[k] = (Tensor){w->registers[m->registers[k]].data, &w->registers[m->registers[k]].type};
+    Tensor in[3], out = {.data = r->data, .type = &r->type};
+    for (int k = 0; k < m->n; k++) in[k] = (Tensor){.data = w->registers[m->registers[k]].data, .type = &w->registers[m->registers[k]].type};
     KernelContext one = *c;
     one.node = &m->node;
     one.in = in;

@@ -39,11 +39,26 @@ struct Comm {
 static inline int64_t comm_shard_bytes(int64_t size, int64_t shard_bytes) { return (size - 1) * shard_bytes; }
 static inline int64_t comm_all_reduce_bytes(int64_t size, int64_t bytes) { return 2 * (size - 1) * bytes / size; }
 
+// ---- Swap: one channel per rank to the swap file of its process, which holds what lies in tier NVME. Contract in runtime/swap.h. ----
+
+typedef struct Swap Swap;
+typedef struct SwapOps {
+  // Both block; large requests are cut, and many of the pieces are in flight at a time. Errors name the operation, the place and the size.
+  Status (*read)(Swap *swap, int64_t offset_bytes, void *to, int64_t bytes);
+  Status (*write)(Swap *swap, int64_t offset_bytes, const void *from, int64_t bytes);
+} SwapOps;
+struct Swap {
+  const SwapOps *ops;
+  int64_t read_bytes, written_bytes;     // so far
+  int64_t read_ns, write_ns;             // spent in them
+};
+
 // ---- Running ------------------------------------------------------------------------------------------------------------------
 
 typedef struct Tensor {
-  void *data;                  // aligned to 64 bytes unless it is a view at an odd offset; NULL: absent optional
+  void *data;                  // aligned to 64 bytes unless it is a view at an odd offset; NULL: absent optional, or tier NVME
   const Type *type;            // NULL: absent optional
+  int64_t offset_bytes;        // tier NVME: place in the swap file
 } Tensor;
 
 typedef struct RunClock {
@@ -67,6 +82,7 @@ struct KernelContext {
   Isa isa;
   const RunClock *clock;
   Comm *comm;
+  Swap *swap;                  // NULL: nothing of the plan lies in tier NVME
   const WeightSource *weights; // for Load
 };
 

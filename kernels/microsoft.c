@@ -304,7 +304,7 @@ static Status gelu_block(const KernelContext *c, const struct GeluForm *g, const
   if (to == &op_Gelu) *(const char **)adapted_attr(&a, "approximate") = strcmp(g->function, "Gelu") ? "tanh" : "none";
   else *(float *)adapted_attr(&a, "alpha") = strcmp(g->function, "Swish") ? 0 : ((const OrtAttrs *)c->node->attrs)->alpha;
   if (to == &op_ActivationGrad) *(const char **)adapted_attr(&a, "function") = g->function;
-  Tensor in[2] = {{(void *)x, &type}, {(void *)dy, &type}}, out = {y, &type};
+  Tensor in[2] = {{.data = (void *)x, .type = &type}, {.data = (void *)dy, .type = &type}}, out = {.data = y, .type = &type};
   KernelContext one = *c;
   one.node = &a.node;
   one.in = in;

@@ -122,7 +122,7 @@ Status widened_run(const KernelContext *context) {
     Tensor *to = &w->tensors[i];
     *to = *from;
     if (w->offsets_bytes[i] < 0) continue;
-    *to = (Tensor){(char *)context->workspace + w->offsets_bytes[i], &w->values[i].type};
+    *to = (Tensor){.data = (char *)context->workspace + w->offsets_bytes[i], .type = &w->values[i].type};
     if (i < node->n_inputs) (from->type->dtype == DTYPE_BF16 ? loops->widen_bf16 : loops->widen_f16)(to->data, from->data, type_elems(to->type));
   }
   KernelContext inner = *context;

@@ -236,9 +236,9 @@ static void *buffer_address(const Place *p, int32_t index) {
 }
 
 static Tensor tensor_of(const Place *p, const Value *v) {
-  if (!v) return (Tensor){NULL, NULL};
-  if (v->loc.buffer >= 0) return (Tensor){address(p, v), &v->type};
-  return (Tensor){(void *)v->weight->bytes, &v->type};    // a small constant that only op->infer reads lies in the plan; kernels do not write inputs
+  if (!v) return (Tensor){.data = NULL, .type = NULL};
+  if (v->loc.buffer >= 0) return (Tensor){.data = address(p, v), .type = &v->type};
+  return (Tensor){.data = (void *)v->weight->bytes, .type = &v->type};    // a small constant that only op->infer reads lies in the plan; kernels do not write inputs
 }
 
 // Is output `o` of the node nothing but bytes of an input, and does it lie there?
@@ -282,7 +282,7 @@ void step_program_place(StepProgram *program, const Graph *graph, int rank, cons
   for (StepQueue *q = program->queues[0]; q < program->queues[PHASE_COUNT]; q++)
     for (size_t i = 0; i < q->n; i++) place_step(&place, &q->steps[i]);
   for (size_t i = 0; i < graph->n_inputs; i++)
-    program->inputs[i] = (Tensor){graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, &graph->inputs[i]->type};
+    program->inputs[i] = (Tensor){.data = graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, .type = &graph->inputs[i]->type};
   program->lr = control(&place, "tessera.lr");
   program->loss_seed = control(&place, LOSS_SEED);
   program->step = control(&place, "tessera.step");

@@ -141,7 +141,7 @@ static Status run_node(GraphEval *e, const Node *n, Isa isa, Arena *arena) {
     FAIL(UNSUPPORTED, n->name, "%s is a step of a plan: it is no graph that runs by itself", n->op->name);
   if (n->op == &op_Update) return STATUS_OK;
   for (int i = 0; i < n->n_inputs; i++)
-    if (n->inputs[i]) in[i] = (Tensor){e->data[n->inputs[i]->id], &n->inputs[i]->type};
+    if (n->inputs[i]) in[i] = (Tensor){.data = e->data[n->inputs[i]->id], .type = &n->inputs[i]->type};
   for (int i = 0; i < n->n_outputs; i++) {
     const Value *v = n->outputs[i];
     Alias alias;
@@ -149,7 +149,7 @@ static Status run_node(GraphEval *e, const Node *n, Isa isa, Arena *arena) {
     void **data = &e->data[v->id];
     if (node_alias(n, i, ALIAS_UPDATE, &alias)) *data = in[alias.input].data;
     else if (!*data) *data = new_buffer(arena, value_bytes(v));
-    out[i] = (Tensor){*data, &v->type};
+    out[i] = (Tensor){.data = *data, .type = &v->type};
   }
   return kernel_run_once(n, in, out, isa, false);
 }

@@ -37,9 +37,9 @@ static bool is_product(const Op *op) {
 static double kernel_ms(const Node *n, Isa isa) {
   Tensor in[8] = {{0}}, out[4] = {{0}};
   for (int i = 0; i < n->n_inputs; i++)
-    if (n->inputs[i]) in[i] = (Tensor){filled((size_t)value_bytes(n->inputs[i])), &n->inputs[i]->type};
+    if (n->inputs[i]) in[i] = (Tensor){.data = filled((size_t)value_bytes(n->inputs[i])), .type = &n->inputs[i]->type};
   for (int i = 0; i < n->n_outputs; i++)
-    if (n->outputs[i]) out[i] = (Tensor){filled((size_t)value_bytes(n->outputs[i])), &n->outputs[i]->type};
+    if (n->outputs[i]) out[i] = (Tensor){.data = filled((size_t)value_bytes(n->outputs[i])), .type = &n->outputs[i]->type};
   KernelPrepare p = {.node = n, .isa = isa};
   Status s = n->op->workspace ? n->op->workspace(&p) : NULL;
   if (!s && n->op->prepare) s = n->op->prepare(&p);

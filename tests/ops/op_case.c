@@ -186,7 +186,7 @@ static Status read_input(Reader *r, OpCase *c, int i, Value **value) {
   TRY(type_check(&v->type, NULL));
   void *data = op_case_buffer(r->arena, type_bytes(&v->type), 0);
   TRY(read_values(r, &v->type, data));
-  c->in[i] = (Tensor){data, &v->type};
+  c->in[i] = (Tensor){.data = data, .type = &v->type};
   if (!is_const) {
     graph_add_input(c->graph, v);
     return STATUS_OK;

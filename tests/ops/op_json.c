@@ -67,7 +67,7 @@ Status op_json_case(const char *file, int line_number, const char *line, Arena *
   TRY(node_infer(c.graph, n));
   Tensor out[OP_CASE_OUTPUTS] = {0};
   for (int i = 0; i < n->n_outputs; i++)
-    if (n->outputs[i]) out[i] = (Tensor){op_case_buffer(arena, value_bytes(n->outputs[i]), 0), &n->outputs[i]->type};
+    if (n->outputs[i]) out[i] = (Tensor){.data = op_case_buffer(arena, value_bytes(n->outputs[i]), 0), .type = &n->outputs[i]->type};
   TRY(kernel_run_once(n, c.in, out, ISA_SCALAR, true));
   json_t *attributes = json_object(), *inputs = json_array(), *outputs = json_array();
   for (const AttrSpec *s = n->op->attrs; s && s->name; s++)

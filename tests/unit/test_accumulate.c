@@ -67,8 +67,8 @@ static void accumulate(int count, bool running, Isa isa, bool in_place) {
   for (int e = 0; e < ELEMS; e++) expected[e] = running ? running_sum(x, count, e) : tree_sum(x, 0, count, e);
   memset(partials, 0xff, sizeof partials);   // NaN: what is read before it is written shows
   for (int64_t m = 0; m < count; m++) {
-    Tensor in[2 + LEVELS_MAX] = {{x[m], &type}, {&m, &scalar}}, out[1 + LEVELS_MAX] = {{in_place ? x[m] : sum, &type}};
-    for (int l = 0; l < levels; l++) in[2 + l] = out[1 + l] = (Tensor){partials[l], &type};
+    Tensor in[2 + LEVELS_MAX] = {{.data = x[m], .type = &type}, {.data = &m, .type = &scalar}}, out[1 + LEVELS_MAX] = {{.data = in_place ? x[m] : sum, .type = &type}};
+    for (int l = 0; l < levels; l++) in[2 + l] = out[1 + l] = (Tensor){.data = partials[l], .type = &type};
     expect_ok(kernel_run_once(node, in, out, isa, false));
     if (m == count - 1) assert_memory_equal(out[0].data, expected, sizeof expected);
   }
@@ -95,7 +95,7 @@ static void squared_norm(const float *g, int64_t n, double scale, Isa isa, int64
   Type flat = type_vector(DTYPE_F32, n), scalar = type_scalar(DTYPE_F64);
   Node *node = graph_make_node(graph, &op_SquaredNorm, "norm", 2, (Value *[]){typed(graph, "s", scalar), typed(graph, "g", flat)}, 1, NULL);
   expect_ok(node_infer(graph, node));
-  Tensor in[] = {{&scale, &scalar}, {(void *)g, &flat}}, out[] = {{limbs, &node->outputs[0]->type}};
+  Tensor in[] = {{.data = &scale, .type = &scalar}, {.data = (void *)g, .type = &flat}}, out[] = {{.data = limbs, .type = &node->outputs[0]->type}};
   expect_ok(kernel_run_once(node, in, out, isa, false));
   arena_destroy(arena);
 }
@@ -107,7 +107,7 @@ static double norm_of(int64_t limbs[LIMBS]) {
   Node *node = graph_make_node(graph, &op_ClipScale, "clip", 2, (Value *[]){typed(graph, "s", scalar), typed(graph, "l", vector)}, 2, NULL);
   expect_ok(node_infer(graph, node));
   double one = 1, norm, scale;
-  Tensor in[] = {{&one, &scalar}, {limbs, &vector}}, out[] = {{&norm, &scalar}, {&scale, &scalar}};
+  Tensor in[] = {{.data = &one, .type = &scalar}, {.data = limbs, .type = &vector}}, out[] = {{.data = &norm, .type = &scalar}, {.data = &scale, .type = &scalar}};
   expect_ok(kernel_run_once(node, in, out, ISA_SCALAR, true));
   arena_destroy(arena);
   return norm;

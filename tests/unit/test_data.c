@@ -86,7 +86,7 @@ static void close_opened(Opened *o) {
 }
 
 static Status fill(Opened *o, int64_t batch, void *a, void *b) {
-  Tensor out[2] = {{a, &o->program->inputs[0]->type}, {b, o->program->n_inputs > 1 ? &o->program->inputs[1]->type : NULL}};
+  Tensor out[2] = {{.data = a, .type = &o->program->inputs[0]->type}, {.data = b, .type = o->program->n_inputs > 1 ? &o->program->inputs[1]->type : NULL}};
   return o->feed.fill(o->feed.self, batch, out, o->program->n_inputs);
 }
 
@@ -179,7 +179,8 @@ static void packed_documents(void **state) {
     assert_int_equal(data_samples(o.data), 5);
     assert_true(padding == 1 - 18 / 20.0);
     for (int64_t s = 0; s < 5; s++) {
-      Tensor out[3] = {{t, &o.program->inputs[0]->type}, {l, &o.program->inputs[1]->type}, {p, &o.program->inputs[2]->type}};
+      Tensor out[3] = {{.data = t, .type = &o.program->inputs[0]->type},
+                       {.data = l, .type = &o.program->inputs[1]->type}, {.data = p, .type = &o.program->inputs[2]->type}};
       assert_null(o.feed.fill(o.feed.self, s, out, 3));
       for (int i = 0; i < 4; i++) {
         char label = (shift ? labels : unshifted)[s][i];
@@ -212,7 +213,7 @@ static void shift_auto(void **state) {
   graph_append(g, loss);
   assert_null(data_bind(data, 0, g));
   int64_t t[4], l[4];
-  Tensor out[2] = {{t, &g->inputs[0]->type}, {l, &g->inputs[1]->type}};
+  Tensor out[2] = {{.data = t, .type = &g->inputs[0]->type}, {.data = l, .type = &g->inputs[1]->type}};
   DataFeed feed = data_feed(data);
   assert_null(feed.fill(feed.self, 0, out, 2));
   assert_memory_equal(t, l, sizeof t);
@@ -346,7 +347,7 @@ static void batches(void **state) {
   assert_true(data_samples_per_batch(o.data) == 1.75);
   const Graph *other_program = program_of(o.arena, row_inputs, 2, data_shapes(o.data, 1), 2);
   assert_null(data_bind(o.data, 1, other_program));
-  Tensor out[2] = {{fx, &other_program->inputs[0]->type}, {fy, &other_program->inputs[1]->type}};
+  Tensor out[2] = {{.data = fx, .type = &other_program->inputs[0]->type}, {.data = fy, .type = &other_program->inputs[1]->type}};
   fx[3] = -7;
   assert_null(o.feed.fill(o.feed.self, 1, out, 2));
   assert_memory_equal(fx, x[1], 3 * sizeof *fx);
@@ -405,7 +406,7 @@ static void random_source(void **state) {
   DataFeed feed = data_feed(data);
   static int64_t ids[1000], again[1000];
   static float x[1500];
-  Tensor out[2] = {{ids, &shapes[0]}, {x, &shapes[1]}};
+  Tensor out[2] = {{.data = ids, .type = &shapes[0]}, {.data = x, .type = &shapes[1]}};
   assert_null(feed.fill(feed.self, 5, out, 2));
   int64_t most = 0;
   for (int i = 0; i < 1000; i++) {

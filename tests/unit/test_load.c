@@ -40,7 +40,8 @@ static Case load_case(int64_t elems, Dtype dtype, bool sharded, const char *cons
 
 static Status run(const Case *k, const WeightSource *source, int rank, int size, void *out) {
   Comm comm = {.rank = rank, .size = size};
-  KernelContext context = {.node = k->node, .out = &(Tensor){out, &k->type}, .n_out = 1, .comm = &comm, .weights = source, .loops = loops_for(ISA_SCALAR)};
+  KernelContext context = {.node = k->node, .out = &(Tensor){.data = out, .type = &k->type}, .n_out = 1,
+                           .comm = &comm, .weights = source, .loops = loops_for(ISA_SCALAR)};
   return k->node->op->run_ref(&context);
 }
 
@@ -141,8 +142,8 @@ static void test_shard(void **state) {
   Status status = node_infer(graph, node);
   assert_null(status);
   Comm comm = {.rank = 2, .size = 3};
-  KernelContext context = {.node = node, .in = &(Tensor){flat, &x->type}, .n_in = 1, .out = &(Tensor){part, &node->outputs[0]->type}, .n_out = 1,
-                           .comm = &comm};
+  KernelContext context = {.node = node, .in = &(Tensor){.data = flat, .type = &x->type}, .n_in = 1,
+                           .out = &(Tensor){.data = part, .type = &node->outputs[0]->type}, .n_out = 1, .comm = &comm};
   assert_null(op_Shard.run_ref(&context));
   assert_int_equal(part[0], 4);
   assert_int_equal(part[1], 5);

@@ -67,7 +67,7 @@ static void check_failure(Place *p, const OpCase *c, Status status) {
 static void fresh_outputs(Arena *arena, const Node *node, Tensor *out, int fill) {
   for (int i = 0; i < node->n_outputs; i++) {
     const Value *v = node->outputs[i];
-    out[i] = v ? (Tensor){op_case_buffer(arena, value_bytes(v), fill), &v->type} : (Tensor){NULL, NULL};
+    out[i] = v ? (Tensor){.data = op_case_buffer(arena, value_bytes(v), fill), .type = &v->type} : (Tensor){.data = NULL, .type = NULL};
   }
 }
 
@@ -206,9 +206,9 @@ static Status run_backward(const Graph *g, Arena *arena, size_t first_node, void
     const Node *n = g->nodes[k];
     Tensor *in = ARENA_ARRAY(arena, Tensor, n->n_inputs), *out = ARENA_ARRAY(arena, Tensor, n->n_outputs);
     for (int i = 0; i < n->n_inputs; i++)
-      if (n->inputs[i]) in[i] = (Tensor){data[n->inputs[i]->id], &n->inputs[i]->type};
+      if (n->inputs[i]) in[i] = (Tensor){.data = data[n->inputs[i]->id], .type = &n->inputs[i]->type};
     for (int i = 0; i < n->n_outputs; i++)
-      if (n->outputs[i]) out[i] = (Tensor){data[n->outputs[i]->id] = op_case_buffer(arena, value_bytes(n->outputs[i]), 0xab), &n->outputs[i]->type};
+      if (n->outputs[i]) out[i] = (Tensor){.data = data[n->outputs[i]->id] = op_case_buffer(arena, value_bytes(n->outputs[i]), 0xab), .type = &n->outputs[i]->type};
     TRY(kernel_run_once(n, in, out, ISA_SCALAR, true));
   }
   return STATUS_OK;
