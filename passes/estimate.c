@@ -35,7 +35,7 @@ static void default_shares(Machine *m) {
 
 Machine machine_default(void) {
   Machine m = {
-      .name = "default", .ranks_per_node = 2, .shares_memory = true,
+      .name = "default", .ranks_per_node = 2, .shares_memory = true, .shares_processor = true,
       .work_per_s = {[WORK_ARITHMETIC] = 4e9, [WORK_FUNCTION] = 6e8, [WORK_SUM] = 3e9, [WORK_ELEMENT] = 5e8, [WORK_REFERENCE] = 1e8, [WORK_OPTIMIZER] = 5e8,
                      [WORK_PRODUCT] = 8e10, [WORK_CONV] = 4e10, [WORK_ATTENTION] = 1e10, [WORK_RECURRENT] = 1e10, [WORK_PLAIN_FLOP] = 1e9},
       .transposed_share = {0.8, 0.9},

@@ -24,6 +24,7 @@ typedef struct Machine {
   char name[64];
   int ranks_per_node;
   bool shares_memory;            // ranks of a node are threads of one process: a gather may be a view of all shards and then moves nothing
+  bool shares_processor;         // a rank's queues compute and communicate on one processor: what runs beside takes its time all the same
   bool ring;                     // collectives take N - 1 messages one after the other; else log2 N, rounded up
   double work_per_s[WORK_COUNT]; // of products: of large ones in f32
   double product_share[PRODUCT_SIZES][PRODUCT_SIZES][PRODUCT_SIZES];   // [m][n][k]: rate of such a product over work_per_s[WORK_PRODUCT]; of

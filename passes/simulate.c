@@ -40,7 +40,7 @@ static double idle_within(const Busy *busy, double start, double end, size_t *fr
   return fmax(0, idle);
 }
 
-static void count_comm(const Graph *g, Phase phase, Arena *arena, Causes *causes, Simulation *s) {
+static void count_comm(const Graph *g, const Machine *m, Phase phase, Arena *arena, Causes *causes, Simulation *s) {
   StepTime *busy = ARENA_ARRAY(arena, StepTime, g->n_nodes);
   Busy compute = {busy, 0};
   double times = times_a_step(g, phase);
@@ -51,7 +51,8 @@ static void count_comm(const Graph *g, Phase phase, Arena *arena, Causes *causes
     const Node *n = g->nodes[i];
     if (n->phase != phase || !(n->op->flags & OP_COLLECTIVE)) continue;
     double start = s->steps[i].start_s, end = s->steps[i].end_s;
-    double exposed = times * (n->queue == QUEUE_COMPUTE ? end - start : idle_within(&compute, start, end, &from));
+    bool in_turn = n->queue == QUEUE_COMPUTE || m->shares_processor;
+    double exposed = times * (in_turn ? end - start : idle_within(&compute, start, end, &from));
     CommTime *c = comm_of(g, s, arena, causes, n);
     c->sent_bytes += times * (double)(n->op->sent_bytes ? n->op->sent_bytes(n) : 0);
     c->seconds += times * (end - start);
@@ -69,7 +70,7 @@ static Status check_wait(const Graph *g, const Node *node, uint32_t id) {
 }
 
 static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulation *s) {
-  double clock[QUEUE_COUNT] = {0}, times = times_a_step(g, phase);
+  double clock[QUEUE_COUNT] = {0}, times = times_a_step(g, phase), work = 0;
   for (size_t i = 0; i < g->n_nodes; i++) {
     const Node *n = g->nodes[i];
     if (n->phase != phase) continue;
@@ -82,10 +83,12 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
     clock[n->queue] = start + cost.seconds;
     s->steps[i] = (StepTime){start, start + cost.seconds};
     s->busy_s[n->queue] += times * cost.seconds;
+    if (n->queue != QUEUE_IO) work += cost.seconds;
     for (int w = 0; w < WORK_COUNT; w++)
       if (work_is_product((Work)w)) s->product_flops += times * cost.node.work[w];
   }
   for (int q = 0; q < QUEUE_COUNT; q++) s->phase_s[phase] = fmax(s->phase_s[phase], clock[q]);
+  if (m->shares_processor) s->phase_s[phase] = fmax(s->phase_s[phase], work);
   return STATUS_OK;
 }
 
@@ -134,7 +137,7 @@ static Status simulate(const Graph *g, const Machine *m, Arena *arena, Simulatio
   Causes causes = {.last = ARENA_ARRAY(arena, int64_t, g->n_buckets + 1)};   // number of the last cause + 1; 0: none
   for (int phase = PHASE_MICRO; phase < PHASE_COUNT; phase++) {
     TRY(run_phase(g, m, (Phase)phase, s));
-    count_comm(g, (Phase)phase, arena, &causes, s);
+    count_comm(g, m, (Phase)phase, arena, &causes, s);
   }
   double k = times_a_step(g, PHASE_MICRO);
   double fed = 0;

@@ -1,6 +1,6 @@
 // Predicts a training step without running it: an event simulation over queues, waits and phases. All ranks are alike, so a collective never
 // waits for another rank: it takes what the machine's links take. The queues do not slow one another down: what a machine's compute and
-// communication take from each other is in its rates.
+// communication take from each other is in its rates; but where a rank's queues share one processor, a phase takes as long as all of its work.
 //
 // Threads: pure; results in the given arena. No time proportional to ranks or sizes.
 #ifndef TESSERA_SIMULATE_H

@@ -553,6 +553,7 @@ Status calibrate_machine(int ranks, FILE *progress, Machine *out) {
   Lab lab = {.ranks = ranks, .isa = isa_best(), .arena = arena_create(0), .progress = progress, .mutex = &mutex};
   if (!lab.arena) FAIL(RESOURCE, NULL, "out of memory");
   m.ranks_per_node = ranks;
+  m.shares_processor = 2 * ranks > (int)sysconf(_SC_NPROCESSORS_ONLN);
   snprintf(m.name, sizeof m.name, "this machine, %d rank%s, %s", ranks, ranks == 1 ? "" : "s", isa_name(lab.isa));
   m.precision_share[PRECISION_BF16] = m.precision_share[PRECISION_F16] = 1;      // they are widened to f32
   Status status = measure_guarded(&lab, &m);

@@ -20,7 +20,7 @@ enum { N_NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 typedef struct Flag { const char *name; size_t offset; } Flag;
 #define FLAG_FIELD(field) {#field, offsetof(Machine, field)}
-static const Flag flags[] = {FLAG_FIELD(shares_memory), FLAG_FIELD(ring), FLAG_FIELD(has_reference)};
+static const Flag flags[] = {FLAG_FIELD(shares_memory), FLAG_FIELD(shares_processor), FLAG_FIELD(ring), FLAG_FIELD(has_reference)};
 enum { N_FLAGS = sizeof flags / sizeof flags[0] };
 
 static const char *const others[] = {"name", "ranks", "ranks_per_node", "work_per_s", "product_share", "transposed_share", "precision_share", "intra", "inter", "tiers"};
@@ -174,6 +174,7 @@ static Status read_root(const char *path, json_t *root, Cluster *out) {
   snprintf(cluster.machine.name, sizeof cluster.machine.name, "%s", path);
   if (!json_is_object(root)) FAIL(MALFORMED, NULL, "%s: a cluster file is one JSON object (docs/simulate.md)", path);
   json_object_foreach(root, key, value) TRY(read_key(&r, key, value));
+  if (!json_object_get(root, "shares_processor")) cluster.machine.shares_processor = cluster.machine.shares_memory;      // ranks copy and add themselves
   *out = cluster;
   return STATUS_OK;
 }
