@@ -139,14 +139,20 @@ static Status batch_infer(Node *node, Arena *arena) {
   return NULL;
 }
 
+// Of this batch, unless the graph carries statistics on and an evaluation is to use them.
+static bool own_statistics(const KernelContext *c) {
+  return in_training(c->node) && !(c->clock && c->clock->evaluates && c->node->inputs[BATCH_MEAN]->role == ROLE_BUFFER);
+}
+
 static Status batch_run(const KernelContext *c, bool fast) {
   const ChannelAttrs *a = c->node->attrs;
   Channels s = channels_of(c->in[BATCH_X].type);
-  double momentum = (double)a->momentum;
+  bool own = own_statistics(c);
+  double momentum = own ? (double)a->momentum : 1;
   for (int64_t channel = 0; channel < s.channels; channel++) {
     Set set = batch_set(&s, channel);
     Moments given = {in_f(c, BATCH_MEAN, channel), in_f(c, BATCH_VAR, channel)};
-    Moments m = a->training_mode ? moments_of(c, BATCH_X, &set, fast) : given;
+    Moments m = own ? moments_of(c, BATCH_X, &set, fast) : given;
     if (has_output(c, 1)) out_f(c, 1, channel, given.mean * momentum + m.mean * (1 - momentum));
     if (has_output(c, 2)) out_f(c, 2, channel, given.variance * momentum + m.variance * (1 - momentum));
     double factor = in_f(c, BATCH_SCALE, channel) / sqrt(m.variance + (double)a->epsilon), bias = in_f(c, BATCH_BIAS, channel);

@@ -67,6 +67,7 @@ typedef struct RunClock {
   int64_t micro_per_rank;      // k
   int64_t global_micro;        // i, index of the micro-batch over all ranks of the step
   uint64_t seed;
+  bool evaluates;              // no training: Dropout drops nothing, BatchNormalization takes the running statistics that the graph carries
 } RunClock;
 
 struct KernelContext {

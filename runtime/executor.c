@@ -265,7 +265,7 @@ static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
       rank->comm = rank->link;
     }
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
-    TRY(rank_queues_create(e->team, rank->comm, e->options.trace, used, &rank->queues));
+    TRY(rank_queues_create(e->team, rank->comm, &rank->clock, e->options.trace, used, &rank->queues));
     if (e->options.detect_anomaly) rank->queues.detects = e->graph;
     rank->queues.skips = e->scales;
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};

@@ -77,8 +77,9 @@ MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(
 
 // The loss of batches [first, first + n) of `feed` with the parameters of now: forward steps only, nothing that training reads is changed but the last step's
 // gradient (executor_read) and its inputs. out_pairs[i] is what batch first + i adds to (sum, count): the mean loss is that of the sums over that of the
-// counts, in order the same for every number of ranks. Operators that are random or keep statistics of the batch do as in training; running statistics stay
-// as they were. Between steps, also within on_step. UNSUPPORTED: the plan does not say what the loss is. After an error the executor has stopped.
+// counts, in order the same for every number of ranks. Dropout drops nothing, and BatchNormalization takes the running statistics where the graph
+// carries them on, which stay as they were; other operators do as in training. Between steps, also within on_step. UNSUPPORTED: the plan does not
+// say what the loss is. After an error the executor has stopped.
 MUST_USE Status executor_evaluate(Executor *executor, const DataFeed *feed, int64_t first, int64_t n, double (*out_pairs)[2]);
 
 // Whole tensors, canonical order, from wherever the shards lie; outside executor_run only. `out` holds type_bytes of the parameter.

@@ -66,9 +66,8 @@ Status executor_evaluate_rank(RankState *r) {
   }
   for (int64_t i = 0; i < n; at += kept[i++].bytes) memcpy(copy + at, kept[i].at, (size_t)kept[i].bytes);
   RunClock clock = r->clock;
-  r->queues.evaluates = true;
+  r->clock.evaluates = true;
   Status status = evaluate_all(r);
-  r->queues.evaluates = false;
   r->clock = clock;
   at = 0;
   for (int64_t i = 0; i < n; at += kept[i++].bytes) memcpy(kept[i].at, copy + at, (size_t)kept[i].bytes);

@@ -51,17 +51,17 @@ static Status wait_for_steps(const RankQueues *q, const Step *step) {
 static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
   const StepQueue *steps = &q->program->queues[q->phase][own->queue];
   TeamRank *rank = &q->team->rank[q->comm->rank];
-  TraceLane *lane = q->evaluates ? NULL : own->lane;
+  const RunClock *clock = q->clock;
+  TraceLane *lane = clock->evaluates ? NULL : own->lane;
   for (size_t i = 0; i < steps->n; i++) {
     const Step *step = &steps->steps[i];
-    const RunClock *clock = step->context.clock;
     int64_t wait_ns = trace_clock(lane), begin_ns = wait_ns;
     Status status = NULL;
     if (step->n_waits) {
       status = wait_for_steps(q, step);
       begin_ns = trace_clock(lane);
     }
-    bool skip = (q->evaluates && !step->forward) || (step->follows_norm && q->skips && !isfinite(*q->program->norm));     // it is known: the step was made of it
+    bool skip = (clock->evaluates && !step->forward) || (step->follows_norm && q->skips && !isfinite(*q->program->norm));     // it is known: the step was made of it
     bool look = q->detects && !status && !skip && step->run && tensors_are_finite(step->context.in, step->context.n_in);
     if (!status) status = run_step(q->comm, step, skip);
     if (look && !status) status = anomaly_check(&step->context, q->detects, q->phase, q->comm->rank);
@@ -98,8 +98,8 @@ static void *queue_main(void *self) {
   }
 }
 
-Status rank_queues_create(Team *team, Comm *comm, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out) {
-  *out = (RankQueues){.team = team, .comm = comm};
+Status rank_queues_create(Team *team, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out) {
+  *out = (RankQueues){.team = team, .comm = comm, .clock = clock};
   atomic_store(&out->failed, -1);
   for (int i = 0; i < QUEUE_COUNT; i++) {
     RankQueue *own = &out->queues[i];

@@ -25,6 +25,7 @@ typedef struct RankQueue {
 typedef struct RankQueues {
   Team *team;
   Comm *comm;
+  const RunClock *clock;             // the rank's; while it evaluates only forward steps compute, and nothing is traced
   RankQueue queues[QUEUE_COUNT];
   const Graph *detects;              // anomalies are looked for; its buckets name parameters. NULL: they are not
   bool skips;                        // what follows from a norm that is not finite is left out
@@ -32,13 +33,12 @@ typedef struct RankQueues {
   const StepProgram *program;        // of the phase under way
   int variant;                       // that the program is of
   Phase phase;
-  bool evaluates;                    // only forward steps compute, and nothing is traced
   bool quit;
   atomic_int failed;                 // the queue that failed first; -1: none
 } RankQueues;
 
 // Starts a thread for each queue but compute that is in `used`. `trace` may be NULL. RESOURCE when there is none to be had; destroy ends those that were started.
-MUST_USE Status rank_queues_create(Team *team, Comm *comm, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out);
+MUST_USE Status rank_queues_create(Team *team, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out);
 void rank_queues_destroy(RankQueues *queues);      // zeroed or half created is fine
 
 // Runs one phase on all queues. The first queue that fails stops the team, and with it all other queues and ranks; its status carries rank and node.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""--eval-data: the loss of the parameters of now on other data. It is what onnxruntime computes of the exported model, the same for all numbers of ranks, stages and
-queues; training does not notice it.
+"""--eval-data: the loss of the parameters of now on other data. It is what onnxruntime computes of the exported model out of training mode, the same for all numbers of
+ranks, stages and queues; training does not notice it.
 
     test_evaluation.py TESSERA
 """
@@ -12,8 +12,9 @@ import tempfile
 
 from e2e import check, finish, inputs, model, need, tessera, train, weights
 
-need("numpy", "safetensors", "onnxruntime")
+need("numpy", "onnx", "safetensors", "onnxruntime")
 import numpy as np
+import onnx
 from safetensors.numpy import load_file, save_file
 
 
@@ -94,6 +95,59 @@ def check_statistics(tmp, ranks):
     check(any("running_mean" in k for k in states[0]), "no running statistics in %s" % sorted(states[0])[:9])
 
 
+def with_dropout(tmp):
+    """The model mlp with a Dropout of half of what its Relu gives, in training mode."""
+    m = onnx.load(model("mlp"))
+    at = next(i for i, n in enumerate(m.graph.node) if n.op_type == "Relu")
+    relu = m.graph.node[at].output[0]
+    for n in m.graph.node:
+        n.input[:] = ["dropped" if x == relu else x for x in n.input]
+    m.graph.initializer.extend([onnx.numpy_helper.from_array(np.float32(0.5), "ratio"), onnx.numpy_helper.from_array(np.bool_(True), "training")])
+    m.graph.node.insert(at + 1, onnx.helper.make_node("Dropout", [relu, "ratio", "training"], ["dropped"], "drop"))
+    path = os.path.join(tmp, "dropout.onnx")
+    onnx.save(m, path)
+    return path
+
+
+def for_inference(path):
+    """The model out of training mode, as eval() makes it."""
+    m = onnx.load(path)
+    for n in m.graph.node:
+        if n.op_type == "Dropout":
+            del n.input[1:]
+        if n.op_type == "BatchNormalization":
+            next(a for a in n.attribute if a.name == "training_mode").i = 0
+            del n.output[1:]
+    onnx.save(m, path)
+    return path
+
+
+def check_inference(tmp):
+    """Dropout and BatchNormalization in training mode are evaluated out of it, and train as without an evaluation."""
+    dropout = with_dropout(tmp)
+    with_statistics = os.path.join(tmp, "bn.safetensors")
+    rng = np.random.default_rng(7)
+    shapes = {i.name: ([d.dim_value for d in i.type.tensor_type.shape.dim], i.type.tensor_type.elem_type) for i in onnx.load(model("resnet_bn")).graph.input}
+    save_file({"%s.%d" % (k, b): rng.standard_normal(s).astype(np.float32) if t == onnx.TensorProto.FLOAT else rng.integers(0, 10, s) for k, (s, t) in shapes.items()
+               for b in range(4)}, with_statistics)
+    for name, path, data in (("dropout", dropout, inputs("mlp")), ("resnet_bn", model("resnet_bn"), with_statistics)):
+        first = None
+        for setting in (["--ranks", 1], ["--ranks", 2, "--zero", 3, "--prefetch", 1], ["--ranks", 4, "--zero", 2]):
+            saved, exported, report = (os.path.join(tmp, name + suffix) for suffix in (".saved", ".exported.onnx", ".json"))
+            common = ["run", path, "--data", data, "--no-shuffle", "--steps", 3, "--micro-batches", 4, *setting, "--report", report]
+            check(tessera(*common).returncode == 0, name)
+            plain = json.load(open(report))
+            p = tessera(*common, "--eval-data", data, "--eval-every", 1, "--eval-steps", 1, "--save", saved)
+            check(p.returncode == 0 and tessera("export", saved, "-o", exported).returncode == 0, "%s: %s" % (name, p.stderr))
+            r = json.load(open(report))
+            check((r["losses"], r["params_hash"]) == (plain["losses"], plain["params_hash"]), "%s %s: evaluating changes training" % (name, setting))
+            want = onnx_loss(for_inference(exported), batches_of(data, 4))
+            got = r["evaluations"]["losses"]
+            check(abs(got[-1] - want) < 2e-6, "%s %s: evaluation %.9g, onnxruntime out of training mode %.9g" % (name, setting, got[-1], want))
+            first = first or got
+            check(got == first, "%s %s: evaluations %s, on one rank %s" % (name, setting, got, first))
+
+
 def check_metrics(tmp):
     data, table, lines = other_data(tmp, "mlp", 2), os.path.join(tmp, "m.csv"), os.path.join(tmp, "m.jsonl")
     _, e = evaluated("mlp", "--steps", 5, "--eval-data", data, "--eval-every", 3, "--metrics", table)
@@ -138,6 +192,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_same(folder, "gpt_merged", 3, [["--ranks", 1], ["--ranks", 2, "--zero", 3, "--prefetch", 1], ["--ranks", 2, "--zero", 2]], "--micro-batches", 2, "--steps", 2)
     check_statistics(folder, 1)        # forward steps carry running statistics on; of several ranks the update does
     check_statistics(folder, 2)
+    check_inference(folder)
     check_metrics(folder)
     check_plan(folder)
     check_tokens(folder)
