@@ -41,6 +41,10 @@ int64_t plan_arena_bytes(const Graph *program, Scope scope) {
   return bytes_add(most, PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
 }
 
+int64_t buffer_process_bytes(const Graph *g, const Buffer *b) {
+  return b->scope == SCOPE_PROCESS ? b->bytes : bytes_times(b->bytes, g->recipe.ranks_per_process > 0 ? g->recipe.ranks_per_process : 1);
+}
+
 static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
   LedgerEntry *ledger;
   size_t n = plan_ledger(g, arena, &ledger);
@@ -67,12 +71,13 @@ static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
 // Categories at the step where most transient bytes are live; what remains of the arena is padding (alignment and fragmentation).
 static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
   int64_t *live = ARENA_ARRAY(arena, int64_t, g->n_nodes + 1);
+  int ranks = g->recipe.ranks_per_process;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
-    if (b->tier != TIER_DEVICE) continue;
-    if (b->persistent || b->scope == SCOPE_PROCESS || b->last >= g->n_nodes || b->first > b->last) continue;
-    live[b->first] = bytes_add(live[b->first], b->bytes);
-    live[b->last + 1] = bytes_add(live[b->last + 1], -b->bytes);
+    if (b->tier != TIER_DEVICE || b->persistent || b->last >= g->n_nodes || b->first > b->last) continue;
+    int64_t bytes = buffer_process_bytes(g, b);
+    live[b->first] = bytes_add(live[b->first], bytes);
+    live[b->last + 1] = bytes_add(live[b->last + 1], -bytes);
   }
   size_t peak = 0;
   int64_t most = 0, now = 0;
@@ -85,13 +90,12 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
   }
   p->rank_arena_bytes = plan_arena_bytes(g, SCOPE_RANK);
   p->process_arena_bytes = plan_arena_bytes(g, SCOPE_PROCESS);
-  int ranks = g->recipe.ranks_per_process;
   p->peak_bytes = bytes_add(bytes_times(p->rank_arena_bytes, ranks), p->process_arena_bytes);
   int64_t counted = 0;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
-    if (b->tier != TIER_DEVICE || (!b->persistent && b->scope == SCOPE_RANK && (b->first > peak || b->last < peak))) continue;
-    int64_t bytes = b->scope == SCOPE_PROCESS ? b->bytes : bytes_times(b->bytes, ranks);
+    if (b->tier != TIER_DEVICE || (!b->persistent && (b->first > peak || b->last < peak))) continue;
+    int64_t bytes = buffer_process_bytes(g, b);
     p->peak_by_category[b->category] = bytes_add(p->peak_by_category[b->category], bytes);
     counted = bytes_add(counted, bytes);
   }

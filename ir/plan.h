@@ -82,6 +82,7 @@ typedef struct PlanBytes {
 } PlanBytes;
 enum { PLAN_PAGE_BYTES = 4096 };
 int64_t plan_arena_bytes(const Graph *program, Scope scope);   // where the last device buffer of that scope ends, in whole pages
+int64_t buffer_process_bytes(const Graph *graph, const Buffer *buffer);   // of a process: those of all its ranks
 PlanBytes plan_bytes(const Graph *program, Arena *arena);
 
 #endif

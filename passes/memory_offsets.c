@@ -116,6 +116,11 @@ static void place_by_time(Arena *arena, Buffer **buffers, size_t n, int64_t base
 
 enum { BY_SIZE_MAX = 4096 };                     // more buffers than that: by time
 
+// Gathered copies lie as their lifetimes allow in every variant: those follow from the order of collectives, in which variants agree.
+static bool stays(const Graph *g, const Buffer *b, bool variants) {
+  return buffer_is_fixed(g, b) && (b->persistent || (variants && b->scope == SCOPE_RANK));
+}
+
 static void place_scope(Graph *graph, Scope scope, Tier tier, bool variants) {
   int64_t end = 0, base;
   size_t n = 0, n_others = 0;
@@ -126,12 +131,12 @@ static void place_scope(Graph *graph, Scope scope, Tier tier, bool variants) {
   for (size_t i = 0; i < n; i++)
     if (mine[i]->persistent && buffer_is_fixed(graph, mine[i])) end = place_in_a_row(&places, mine[i], end);
   base = end;                                              // nobody shares bytes below it
-  for (size_t i = 0; variants && i < n; i++)
-    if (!mine[i]->persistent && buffer_is_fixed(graph, mine[i])) end = place_in_a_row(&places, mine[i], end);
+  for (size_t i = 0; i < n; i++)
+    if (!mine[i]->persistent && stays(graph, mine[i], variants)) end = place_in_a_row(&places, mine[i], end);
   for (size_t i = 0; i < n; i++) {
-    bool fixed = buffer_is_fixed(graph, mine[i]);
-    if (mine[i]->persistent && !fixed) end = place_in_a_row(&places, mine[i], end);
-    if (!mine[i]->persistent && !(fixed && variants)) others[n_others++] = mine[i];
+    if (stays(graph, mine[i], variants)) continue;
+    if (mine[i]->persistent) end = place_in_a_row(&places, mine[i], end);
+    else others[n_others++] = mine[i];
   }
   if (n_others > BY_SIZE_MAX) {
     place_by_time(graph->arena, others, n_others, end);

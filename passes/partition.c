@@ -30,8 +30,8 @@ static void record_target(Graph *graph, const CompileOptions *o) {
   char fingerprint[HEX128_BYTES];
   if (o->weights) r->fingerprint = arena_string(arena, hex128_text(o->weights->fingerprint[0], o->weights->fingerprint[1], fingerprint));
   r->precision = arena_string(arena, o->precision);
-  r->processes = 1;
-  r->ranks_per_process = o->ranks;
+  r->ranks_per_process = o->ranks_per_process ? o->ranks_per_process : o->ranks;
+  r->processes = o->ranks / r->ranks_per_process;
   r->threads_per_rank = 1;
   r->isa = isa_name(o->isa);
   char key[128];
@@ -42,6 +42,8 @@ static void record_target(Graph *graph, const CompileOptions *o) {
 static Status record(Graph *graph, const CompileOptions *o) {
   int64_t k;
   TRY(micro_per_rank(o, &k));
+  if (o->ranks_per_process && (o->ranks_per_process < 0 || o->ranks % o->ranks_per_process))
+    FAIL(USAGE, NULL, "--ranks-per-process %d: %d ranks are no whole number of such processes; give a divisor of %d", o->ranks_per_process, o->ranks, o->ranks);
   if (o->zero < 0 || o->zero > 3) FAIL(USAGE, NULL, "--zero %d: stages are 0, 1, 2 and 3", o->zero);
   if (o->reduce_given && o->reduce == REDUCE_STEP && o->zero >= 2)
     FAIL(USAGE, NULL, "--reduce step keeps whole gradients until the end of the step, which stage %d never holds; use --reduce micro, or --zero 0 or 1", o->zero);

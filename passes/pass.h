@@ -21,6 +21,7 @@ typedef struct ParamGroup {
 // Everything a user may ask of the compiler, in library terms. tools/ fills it from options.def; recorded in the plan's recipe.
 typedef struct CompileOptions {
   int ranks;                     // size of the dp axis, >= 1
+  int ranks_per_process;         // divides `ranks`; 0: all are in one process
   int zero;                      // 0..3
   int64_t micro_batches;         // global count per step; 0: = ranks. A multiple of ranks
   bool reduce_given;

@@ -1,8 +1,9 @@
 // plan_memory: a place for every value. First values that share bytes are joined to buffers (views, in-place results, gradients produced inside
 // their bucket, carried state); then buffers get offsets: persistent ones side by side, the others by liveness over the steps.
 //
-// A PROCESS buffer exists per parameter bucket at stage 3: the contiguous region of all shards, so that a gather is a view of it. Everything
-// else is RANK: each rank has its own.
+// A PROCESS buffer exists per parameter bucket at stage 3: the contiguous region of all shards, so that a gather is a view of it. Where ranks are in
+// several processes no view can reach all shards: then these are RANK buffers, and what is gathered is copied into a PROCESS buffer, which lives until its
+// release. Everything else is RANK: each rank has its own.
 //
 // A step of another queue than compute may run while the compute queue is at any of several steps: what it touches lives for all of them.
 #include <assert.h>
@@ -69,6 +70,7 @@ static void find_uses(Memory *m) {
 // ---- Buffers ------------------------------------------------------------------------------------------------------------------
 
 static Category category_of(const Graph *g, const Value *v, uint32_t last) {
+  if (v->producer && node_is_gather(v->producer)) return CATEGORY_GATHERED;
   switch (v->role) {
   case ROLE_PARAM: case ROLE_NARROW: return CATEGORY_PARAMS;
   case ROLE_STATE: case ROLE_BUFFER: return CATEGORY_STATE;
@@ -97,9 +99,11 @@ static bool lives_on(const Value *v) {   // from step to step or from init
 static void new_buffer(Memory *m, Value *v, uint32_t first) {
   Graph *g = m->graph;
   const Uses *uses = uses_of(m, v);
-  bool shared = m->ranks > 1 && (v->role == ROLE_PARAM || v->role == ROLE_NARROW) && v->placement[0].kind == PLACED_FLAT;
+  bool one_process = g->recipe.processes == 1;
+  bool shared = m->ranks > 1 && one_process && (v->role == ROLE_PARAM || v->role == ROLE_NARROW) && v->placement[0].kind == PLACED_FLAT;
+  bool gathered = !one_process && g->recipe.ranks_per_process > 1 && v->producer && node_is_gather(v->producer);
   int64_t bytes = value_bytes(v);
-  Buffer b = {.name = v->name, .scope = shared ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
+  Buffer b = {.name = v->name, .scope = shared || gathered ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
               .persistent = lives_on(v), .first = first, .last = uses->last < first ? first : uses->last};
   b.category = category_of(g, v, b.last);
   v->loc = (Location){add_buffer(m, b, uses), 0, shared ? bytes : 0};
@@ -194,7 +198,7 @@ static void place_output(Memory *m, Node *n, int o) {
   if (!v || (m->pinned[v->id] && v->loc.buffer >= 0)) return;
   if (v->carry) {
     v->loc = v->carry->loc;
-  } else if (node_is_gather_view(n)) {
+  } else if (node_is_gather_view(m->graph, n)) {
     v->loc = (Location){n->inputs[0]->loc.buffer, 0, 0};
     n->guard = GUARD_READ_BEGIN;
     n->region = v->loc.buffer;
@@ -289,7 +293,7 @@ Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
     n->guard = GUARD_NONE;
     n->region = n->workspace = n->scratch = -1;
     for (int o = 0; o < n->n_outputs; o++) place_output(&m, n, o);
-    if (n->op == &op_Release) {
+    if (n->op == &op_Release && graph->recipe.processes == 1) {
       n->guard = GUARD_READ_END;
       n->region = n->inputs[0]->loc.buffer;
     } else if (n->guard == GUARD_NONE && writes_region(graph, n, &n->region)) {

@@ -47,7 +47,7 @@ static size_t *find_gathers(Prefetch *p) {
   memset(gather_of, 0xff, g->n_values * sizeof *gather_of);
   p->gathers = ARENA_ARRAY(g->arena, Node *, p->end - p->first);
   for (size_t i = p->first; i < p->end; i++) {
-    if (!node_is_gather_view(g->nodes[i])) continue;
+    if (!node_is_gather(g->nodes[i])) continue;
     gather_of[g->nodes[i]->outputs[0]->id] = p->n_gathers;
     p->gathers[p->n_gathers++] = g->nodes[i];
   }

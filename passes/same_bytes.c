@@ -2,11 +2,12 @@
 
 #include "../kernels/ops.h"
 
-bool node_is_gather_view(const Node *node) { return node->op == &op_AllGather && node->phase == PHASE_MICRO; }
+bool node_is_gather(const Node *node) { return node->op == &op_AllGather && node->phase == PHASE_MICRO; }
+bool node_is_gather_view(const Graph *graph, const Node *node) { return node_is_gather(node) && graph->recipe.processes == 1; }
 
-bool output_is_view(const Node *node, int output) {
+bool output_is_view(const Graph *graph, const Node *node, int output) {
   Alias a;
-  return node_is_gather_view(node) || node_alias(node, output, ALIAS_VIEW, &a);
+  return node_is_gather_view(graph, node) || node_alias(node, output, ALIAS_VIEW, &a);
 }
 
 static Value *root(Value **roots, Value *v) {
@@ -30,7 +31,7 @@ Value **same_bytes(const Graph *g, Arena *arena) {
       if (!v) continue;
       if (v->carry) join(roots, v, v->carry);
       else if (node_alias(n, o, ALIAS_VIEW, &a) || node_alias(n, o, ALIAS_UPDATE, &a)) join(roots, v, n->inputs[a.input]);
-      else if (node_is_gather_view(n)) join(roots, v, n->inputs[0]);
+      else if (node_is_gather_view(g, n)) join(roots, v, n->inputs[0]);
     }
   }
   for (size_t i = 0; i < g->n_values; i++) roots[i] = root(roots, g->values[i]);

@@ -30,7 +30,7 @@ static void need_step(Needs *needs, const Node *on) {
 }
 
 // A release ends the reading of a view: who gathers the same bytes again comes after it, as after a write.
-static bool writes(const Node *n, int output) { return output < 0 ? n->op == &op_Release : !output_is_view(n, output); }
+static bool writes(const Graph *g, const Node *n, int output) { return output < 0 ? n->op == &op_Release : !output_is_view(g, n, output); }
 
 static const Value *touched_value(const Scheduler *s, const Node *n, int i) {
   const Value *v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
@@ -44,7 +44,7 @@ static Needs find_needs(const Scheduler *s, const Node *n) {
     if (n->inputs[i] && n->inputs[i]->producer) need_step(&needs, n->inputs[i]->producer);
   for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
     const Value *v = touched_value(s, n, i);
-    if (v) need(&needs, writes(n, i - n->n_inputs) ? s->touched[v->id] : s->written[v->id]);
+    if (v) need(&needs, writes(s->graph, n, i - n->n_inputs) ? s->touched[v->id] : s->written[v->id]);
   }
   return needs;
 }
@@ -54,7 +54,7 @@ static void record(Scheduler *s, const Node *n) {
     const Value *v = touched_value(s, n, i);
     if (!v) continue;
     s->touched[v->id][n->queue] = n->id + 1;
-    if (writes(n, i - n->n_inputs)) s->written[v->id][n->queue] = n->id + 1;
+    if (writes(s->graph, n, i - n->n_inputs)) s->written[v->id][n->queue] = n->id + 1;
   }
 }
 

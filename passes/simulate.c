@@ -97,6 +97,10 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
 // Bytes of PROCESS regions that a rank holds all the time, and the copies that it makes to read a whole one: changes at each step.
 static void count_regions(const Graph *g, const Machine *m, int64_t *copies, int64_t *always) {
   int ranks = mesh_ranks(&g->mesh);
+  if (g->recipe.processes > 1) {                           // what is gathered is copied, and has its place in the plan
+    *always = plan_arena_bytes(g, SCOPE_PROCESS) / g->recipe.ranks_per_process;
+    return;
+  }
   for (size_t b = 0; b < g->n_buffers; b++)
     if (g->buffers[b].scope == SCOPE_PROCESS && g->buffers[b].tier == TIER_DEVICE) *always = bytes_add(*always, g->buffers[b].bytes / ranks);
   for (size_t i = 0; i < g->n_nodes; i++) {

@@ -2,11 +2,16 @@
 // holds; a step writes labels where its outputs lie and must find the labels of its inputs where those lie. Two steps of the training loop are
 // run, after init, so that what is carried, and what an earlier iteration leaves, is seen too. Ranks run in any order relative to each other,
 // so bytes that ranks share (PROCESS buffers) are checked by their guards.
+//
+// Of several processes a gather copies. Where its copy is shared by the ranks of a process, nothing but such gathers may write there, and all ranks of
+// the process write alike: between entering and leaving a collective, in which all of them take part. Whoever has entered it has ended all that stands
+// before it (proof_order), so that no other rank still reads what the gather writes over; and what it has written is seen by all labels.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/ops.h"
+#include "same_bytes.h"
 #include "verify_proof.h"
 
 enum { LABEL_NOTHING = -1, LABEL_TEMPORARY = -2, N_SPACES = SCOPE_COUNT * TIER_COUNT };
@@ -26,7 +31,8 @@ typedef struct Memory {
   Space spaces[N_SPACES];
   Content *contents;               // per value
   bool *written;                   // per value: produced in this walk
-  bool *open;                      // per buffer: its view is being read
+  bool *open;                      // per buffer: its view, or its gathered copy, is being read
+  bool *copied;                    // per buffer: a gather copies into it (of several processes)
   bool *told;                      // per node: its first memory defect has been said
 } Memory;
 
@@ -163,32 +169,55 @@ static bool inside_own_shard(Memory *m, const Value *v) {
   return lo >= m->rank * shard && lo + value_bytes(v) <= (m->rank + 1) * shard;
 }
 
+// Where a gather that copies puts its result; -1: the node is none.
+static int32_t copies_into(const Memory *m, const Node *node) {
+  bool copies = m->proof->graph->recipe.processes > 1 && node_is_gather(node) && node->n_outputs && is_placed(m, node->outputs[0]);
+  return copies ? node->outputs[0]->loc.buffer : -1;
+}
+
 static void check_shared_read(Memory *m, const Node *node, const Value *v) {
-  if (!is_placed(m, v) || !is_shared(m, v) || inside_own_shard(m, v) || m->open[v->loc.buffer]) return;
+  if (!is_placed(m, v) || m->open[v->loc.buffer]) return;
+  if (!m->copied[v->loc.buffer] && (!is_shared(m, v) || inside_own_shard(m, v))) return;
   bool gathered = m->written[v->id];
   tell(m, gathered ? "use_after_release" : "use_before_gather", node, v, gathered ? "is read after its release" : "is read before it is gathered", NULL);
 }
 
 static void check_shared_write(Memory *m, const Node *node, const Value *v) {
   if (!is_placed(m, v) || !is_shared(m, v)) return;
-  if (!inside_own_shard(m, v)) tell(m, "shared_write", node, v, "is written by every rank to the same bytes", NULL);
+  if (copies_into(m, node) >= 0 && !v->loc.rank_stride_bytes) return;
+  if (m->proof->graph->recipe.processes > 1 || !inside_own_shard(m, v)) tell(m, "shared_write", node, v, "is written by every rank to the same bytes", NULL);
   else if (node->guard != GUARD_WRITE || node->region != v->loc.buffer) tell(m, "unguarded_write", node, v, "is written without a guard while others may read", NULL);
+}
+
+static void open_view(Memory *m, const Node *node, const Value *v, int32_t buffer) {
+  if (m->open[buffer]) tell(m, "double_gather", node, v, "is gathered again before its release", NULL);
+  m->open[buffer] = true;
+}
+
+static void close_view(Memory *m, const Node *node, const Value *v, int32_t buffer) {
+  if (!m->open[buffer]) tell(m, "release_without_gather", node, v, "is released and was not gathered", NULL);
+  m->open[buffer] = false;
+}
+
+static void follow_copy(Memory *m, const Node *node) {
+  int32_t buffer = copies_into(m, node);
+  const Value *v = node->n_inputs ? node->inputs[0] : NULL;
+  if (buffer >= 0) open_view(m, node, v, buffer);
+  else if (node->op == &op_Release && is_placed(m, v)) close_view(m, node, v, v->loc.buffer);
 }
 
 static void follow_guard(Memory *m, const Node *node) {
   const Graph *g = m->proof->graph;
+  if (g->recipe.processes > 1) follow_copy(m, node);
   if (node->guard == GUARD_NONE || node->region < 0 || (size_t)node->region >= g->n_buffers) return;
-  bool *open = &m->open[node->region];
   const Value *v = node->n_inputs ? node->inputs[0] : NULL;
   if (node->guard == GUARD_READ_BEGIN) {
-    if (*open) tell(m, "double_gather", node, v, "is gathered again before its release", NULL);
+    open_view(m, node, v, node->region);
     if (node->op != &op_AllGather || !v || v->loc.buffer != node->region || node->n_outputs != 1 || !node->outputs[0] || node->outputs[0]->loc.buffer != node->region)
       tell(m, "structure", node, v, "is a view of another buffer than the guard's", NULL);
-    *open = true;
   } else if (node->guard == GUARD_READ_END) {
-    if (!*open) tell(m, "release_without_gather", node, v, "is released and was not gathered", NULL);
-    *open = false;
-  } else if (*open) {
+    close_view(m, node, v, node->region);
+  } else if (m->open[node->region]) {
     tell(m, "write_while_open", node, v, "is written by a rank that still reads the gathered whole", NULL);
   }
 }
@@ -259,7 +288,7 @@ static bool follow_view(Memory *m, const Node *node, int output) {
 static void run_step(Memory *m, const Node *node) {
   for (int i = 0; i < node->n_inputs; i++) {
     const Value *v = node->inputs[i];
-    if (!v || node->guard == GUARD_READ_END) continue;
+    if (!v || node->op == &op_Release) continue;
     if (node->guard != GUARD_READ_BEGIN) check_shared_read(m, node, v);
     if (v->loc.buffer < 0 && !value_const(v)) tell(m, "location", node, v, "has no place in memory", NULL);
     check_holds(m, node, v);
@@ -311,9 +340,12 @@ static void run_phase(Memory *m, Phase phase) {
   for (size_t b = 0; b < g->n_buffers; b++) {
     if (!m->open[b]) continue;
     m->open[b] = false;
-    for (size_t i = 0; i < g->n_nodes; i++)
-      if (g->nodes[i]->region == (int32_t)b && g->nodes[i]->guard == GUARD_READ_BEGIN && g->nodes[i]->phase == phase)
-        tell(m, "never_released", g->nodes[i], g->nodes[i]->n_inputs ? g->nodes[i]->inputs[0] : NULL, "is gathered and not released in the same phase", NULL);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+      const Node *node = g->nodes[i];
+      bool opens = copies_into(m, node) == (int32_t)b || (node->region == (int32_t)b && node->guard == GUARD_READ_BEGIN);
+      if (opens && node->phase == phase)
+        tell(m, "never_released", node, node->n_inputs ? node->inputs[0] : NULL, "is gathered and not released in the same phase", NULL);
+    }
   }
 }
 
@@ -334,6 +366,9 @@ static void walk(Proof *proof, int rank, bool all_parts, bool *told) {
   m.contents = ARENA_ARRAY(proof->arena, Content, g->n_values);
   m.written = ARENA_ARRAY(proof->arena, bool, g->n_values);
   m.open = ARENA_ARRAY(proof->arena, bool, g->n_buffers);
+  m.copied = ARENA_ARRAY(proof->arena, bool, g->n_buffers);
+  for (size_t i = 0; i < g->n_nodes; i++)
+    if (copies_into(&m, g->nodes[i]) >= 0) m.copied[copies_into(&m, g->nodes[i])] = true;
   for (size_t i = 0; i < g->n_values; i++)
     if (proof->placed[i]) m.contents[i] = own_content(&m, g->values[i]);
   feed(&m, ROLE_CONST);
@@ -356,9 +391,11 @@ static int by_place(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-// Shared buffers are read and written by ranks that are at different steps: they may share bytes with nothing, ever.
+// Shared buffers are read and written by ranks that are at different steps: they may share bytes with nothing, ever. Where only gathers write them (of
+// several processes), the ranks meet.
 static void check_shared_buffers(Proof *p) {
   const Graph *g = p->graph;
+  if (g->recipe.processes > 1) return;
   const Buffer **shared = ARENA_ARRAY(p->arena, const Buffer *, g->n_buffers), *widest = NULL;     // widest: the one that reaches farthest so far
   size_t n = 0;
   for (size_t i = 0; i < g->n_buffers; i++)

@@ -52,6 +52,8 @@ static void check_node_structure(Proof *p, const Node *node, size_t at, Phase *p
   bool needs_region = node->guard != GUARD_NONE;
   if (needs_region && (node->region < 0 || (size_t)node->region >= g->n_buffers || g->buffers[node->region].scope != SCOPE_PROCESS))
     proof_defect(p, "structure", node, NULL, "step '%s' guards buffer %d, which is no buffer that ranks share", node->name, node->region);
+  if (needs_region && g->recipe.processes > 1)
+    proof_defect(p, "structure", node, NULL, "step '%s' guards a view, and no view reaches the shards of the other %d processes", node->name, g->recipe.processes - 1);
   if (node->guard == GUARD_READ_END && node->op != &op_Release)
     proof_defect(p, "structure", node, NULL, "step '%s' ends the reading of buffer %d; only a Release does", node->name, node->region);
 }

@@ -361,6 +361,7 @@ static Status read_groups_guarded(const Flow *flow, const Options *options, Comp
 Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
   CompileOptions c = compile_options_default();
   c.ranks = (int)options->ranks;
+  c.ranks_per_process = (int)options->ranks_per_process;
   c.zero = (int)options->zero;
   c.micro_batches = options->micro_batches;
   int64_t each;

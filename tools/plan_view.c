@@ -108,10 +108,6 @@ static void make_account(PlanView *v, Arena *arena) {
 
 // ---- Memory -------------------------------------------------------------------------------------------------------------------
 
-int64_t buffer_process_bytes(const Graph *g, const Buffer *b) {
-  return b->scope == SCOPE_PROCESS ? b->bytes : bytes_times(b->bytes, g->recipe.ranks_per_process > 0 ? g->recipe.ranks_per_process : 1);
-}
-
 // Where the last buffer of the tier ends, in whole pages.
 static int64_t tier_arena_bytes(const Graph *g, Tier tier, Scope scope) {
   int64_t most = 0;
@@ -132,7 +128,7 @@ static bool make_curve(const Graph *g, Tier tier, Arena *arena, MemoryCurve *out
   bool any = false;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
-    bool lives = b->persistent || b->scope == SCOPE_PROCESS;
+    bool lives = b->persistent;
     if (b->tier != tier || (!lives && (b->last >= g->n_nodes || b->first > b->last))) continue;
     if (!live[b->category]) live[b->category] = ARENA_ARRAY(arena, int64_t, g->n_nodes + 1);
     int64_t bytes = buffer_process_bytes(g, b), *at = live[b->category];

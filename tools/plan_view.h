@@ -61,6 +61,5 @@ const char *ledger_purpose(const Graph *program, const LedgerEntry *entry);
 
 // Indices of the device buffers, by the bytes that a process spends on them, largest first; returns how many there are.
 size_t plan_largest_buffers(const Graph *program, Arena *arena, uint32_t **out);
-int64_t buffer_process_bytes(const Graph *program, const Buffer *buffer);
 
 #endif

@@ -175,7 +175,7 @@ static void write_buffers(JsonWriter *w, const PlanView *v, Arena *arena) {
     json_write_text(w, "scope", scope_name(b->scope));
     json_write_text(w, "category", category_name(b->category));
     json_write_int(w, "bytes", b->bytes);
-    if (b->persistent || b->scope == SCOPE_PROCESS) json_write_null(w, "life");
+    if (b->persistent) json_write_null(w, "life");
     else {
       json_write_array(w, "life");
       json_write_int(w, NULL, b->first);

@@ -58,7 +58,7 @@ static void curve_picture(const Style *s, const PlanView *v, const MemoryCurve *
 static void buffer_row(const Style *s, const PlanView *v, uint32_t index) {
   const Buffer *b = &v->graph->buffers[index];
   char exact[COUNT_BYTES], name[NAME_BYTES], life[48] = "always";
-  bool lives = b->persistent || b->scope == SCOPE_PROCESS;
+  bool lives = b->persistent;
   if (!lives) snprintf(life, sizeof life, "%u-%u", b->first, b->last);
   fprintf(s->to, "  #%-6u %16s  %-7s %-12s %-14s %-16s %s\n", index, count_text(b->bytes, exact), scope_name(b->scope), tier_name(b->tier),
           category_name(b->category), life,
