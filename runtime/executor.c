@@ -27,7 +27,7 @@ static double learning_rate(const Executor *e, int64_t step) {
 Status executor_switch_variant(RankState *r, int variant) {
   if (variant == r->variant) return NULL;
   r->variant = variant;
-  return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->memory, &r->executor->process_memory);
+  return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->memory, &r->process->memory);
 }
 
 static Status run_micro(RankState *r, int64_t j) {
@@ -85,16 +85,16 @@ static Status run_training_step(RankState *r) {
 
 static void place_programs(RankState *r) {
   for (; r->n_placed < r->n_prepared; r->n_placed++)
-    step_program_place(&r->programs[r->n_placed], r->executor->variants[r->n_placed], r->rank, &r->memory, &r->executor->process_memory);
+    step_program_place(&r->programs[r->n_placed], r->executor->variants[r->n_placed], r->rank, &r->memory, &r->process->memory);
 }
 
 static Status place_rank(RankState *r) {
   Executor *e = r->executor;
   arena_memory_populate(&r->memory, 0, 1);
-  arena_memory_populate(&e->process_memory, r->rank, e->n_ranks);
+  arena_memory_populate(&r->process->memory, r->local, e->n_here / e->n_processes);
   TRY(r->comm->ops->barrier(r->comm));           // a page that another rank populates later would be zeroed under our constants
   place_programs(r);
-  return step_program_place_constants(e->graph, true, r->rank, &r->memory, &e->process_memory);
+  return step_program_place_constants(e->graph, true, r->rank, &r->memory, &r->process->memory);
 }
 
 static int64_t planned_bytes(const Executor *e, Scope scope) {
@@ -148,7 +148,7 @@ static void take_status(RankState *r, Status status) {
   if (!status) return;
   if (status->rank < 0) status->rank = r->rank;
   char text[512];
-  team_abort(r->executor->team, r->rank, status_text(status, text, sizeof text));
+  team_abort(r->process->team, r->rank, status_text(status, text, sizeof text));
 }
 
 static void *rank_main(void *self) {
@@ -165,7 +165,7 @@ static void *rank_main(void *self) {
     if (command == COMMAND_QUIT) return NULL;
     take_status(r, obey(r, command));
     pthread_mutex_lock(&e->mutex);
-    if (++e->n_done == e->n_ranks) pthread_cond_signal(&e->done);
+    if (++e->n_done == e->n_here) pthread_cond_signal(&e->done);
     pthread_mutex_unlock(&e->mutex);
   }
 }
@@ -183,34 +183,47 @@ static void post(Executor *e, Command command) {
 
 static int64_t deadline_ns(const Executor *e) { return e->options.deadline_ns > 0 ? e->options.deadline_ns : default_deadline_ns; }
 
+// The team of the first process here that has stopped; NULL: none has.
+static Team *first_aborted(const Executor *e) {
+  for (int p = 0; p < e->n_processes; p++)
+    if (team_aborted(e->processes[p].team)) return e->processes[p].team;
+  return NULL;
+}
+
 // Waits for the ranks as long as the team is well: every wait inside a rank has a deadline of its own. Once it is aborted, a rank that does not
 // come back within the deadline hangs in a kernel or in the data feed: false.
 static bool wait_for_all(Executor *e) {
   int64_t aborted_for_ns = 0;
   pthread_mutex_lock(&e->mutex);
-  while (e->n_done < e->n_ranks && aborted_for_ns < deadline_ns(e)) {
+  while (e->n_done < e->n_here && aborted_for_ns < deadline_ns(e)) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_nsec += LOOK_NS;
     end.tv_sec += end.tv_nsec / NS_PER_S;
     end.tv_nsec %= NS_PER_S;
     int timed_out = pthread_cond_timedwait(&e->done, &e->mutex, &end);
-    if (timed_out && team_aborted(e->team)) aborted_for_ns += LOOK_NS;
+    if (timed_out && first_aborted(e)) aborted_for_ns += LOOK_NS;
   }
-  bool all = e->n_done == e->n_ranks;
+  bool all = e->n_done == e->n_here;
   pthread_mutex_unlock(&e->mutex);
   return all;
 }
 
 // The error of the rank that failed first; all others are ended. Every rank is idle.
 static Status first_status(Executor *e) {
-  int first = team_abort_rank(e->team);
+  int first = team_abort_rank(first_aborted(e));
   Status status = NULL;
-  for (int r = 0; r < e->n_ranks; r++) {
+  for (int r = 0; r < e->n_here; r++) {
     Status s = e->ranks[r].status;
     e->ranks[r].status = NULL;
-    if (r == first) status = s;
-    else status_free(s);
+    if (s && e->ranks[r].rank == first) {
+      status_free(status);
+      status = s;
+    } else if (s && !status) {
+      status = s;
+    } else {
+      status_free(s);
+    }
   }
   return status;
 }
@@ -219,10 +232,10 @@ Status executor_command(Executor *e, Command command) {
   post(e, command);
   if (!wait_for_all(e)) {
     e->failed = e->stuck = true;
-    FAIL(RANK, NULL, "step %" PRId64 ": %s; and %.3f s later not all ranks have come back: one hangs", e->next_step, team_abort_text(e->team),
+    FAIL(RANK, NULL, "step %" PRId64 ": %s; and %.3f s later not all ranks have come back: one hangs", e->next_step, team_abort_text(first_aborted(e)),
          (double)deadline_ns(e) / 1e9);
   }
-  if (!team_aborted(e->team)) return NULL;
+  if (!first_aborted(e)) return NULL;
   e->failed = true;
   Status status = first_status(e);
   if (command == COMMAND_EVALUATE) return status_context(status, "evaluating before step %" PRId64, e->next_step);
@@ -255,24 +268,27 @@ static void find_queues(const Executor *e, bool used[QUEUE_COUNT]) {
 }
 
 static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
-  for (int r = 0; r < e->n_ranks; r++) {
+  int each = e->n_here / e->n_processes;
+  for (int r = 0; r < e->n_here; r++) {
     RankState *rank = &e->ranks[r];
     rank->executor = e;
-    rank->rank = r;
-    rank->comm = team_comm(e->team, r);
+    rank->process = &e->processes[r / each];
+    rank->rank = e->first_rank + r;
+    rank->local = r % each;
+    rank->comm = team_comm(rank->process->team, rank->local);
     if (e->options.link_latency_ns || e->options.link_ns_per_mib) {
       TRY(comm_link_create(rank->comm, e->options.link_latency_ns, e->options.link_ns_per_mib, &rank->link));
       rank->comm = rank->link;
     }
     if (e->options.wrap_comm) rank->comm = e->options.wrap_comm(e->options.wrap_self, rank->comm);
-    TRY(rank_queues_create(e->team, rank->comm, &rank->clock, e->options.trace, used, &rank->queues));
+    TRY(rank_queues_create(rank->process->team, rank->local, rank->comm, &rank->clock, e->options.trace, used, &rank->queues));
     if (e->options.detect_anomaly) rank->queues.detects = e->graph;
     rank->queues.skips = e->scales;
     rank->clock = (RunClock){.micro_per_rank = e->graph->recipe.micro_per_rank, .seed = e->options.seed};
     rank->arena = arena_create(0);
-    if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", r);
+    if (!rank->arena) FAIL(RESOURCE, NULL, "no memory for rank %d", rank->rank);
     int error = pthread_create(&rank->thread, NULL, rank_main, rank);
-    if (error) FAIL(RESOURCE, NULL, "no thread for rank %d of %d: %s", r, e->n_ranks, strerror(error));
+    if (error) FAIL(RESOURCE, NULL, "no thread for rank %d of %d: %s", rank->rank, e->n_ranks, strerror(error));
     e->n_threads++;
   }
   return NULL;
@@ -299,17 +315,17 @@ static Status check_room(const Executor *e, int64_t needed, MemoryRoom room) {
 static Status create_memory(Executor *e) {
   int64_t rank_bytes = planned_bytes(e, SCOPE_RANK), process_bytes = planned_bytes(e, SCOPE_PROCESS);
   MemoryRoom room = memory_room(""), addresses = memory_address_room();
-  e->memory.arena_planned_bytes = e->n_ranks * rank_bytes + process_bytes;
-  TRY(check_room(e, e->memory.arena_planned_bytes, room));
-  TRY(check_room(e, e->memory.arena_planned_bytes, addresses));
+  e->memory.arena_planned_bytes = e->n_here / e->n_processes * rank_bytes + process_bytes;
+  TRY(check_room(e, bytes_times(e->memory.arena_planned_bytes, e->n_processes), room));
+  TRY(check_room(e, bytes_times(e->memory.arena_planned_bytes, e->n_processes), addresses));
   int64_t reserve = RESERVE_BYTES_MAX;
   if (room.bytes < reserve) reserve = room.bytes;
-  if (addresses.bytes / 2 / e->n_ranks < reserve) reserve = addresses.bytes / 2 / e->n_ranks;
+  if (addresses.bytes / 2 / e->n_here < reserve) reserve = addresses.bytes / 2 / e->n_here;
   if (!e->options.grows) reserve = 0;
   process_peak_reset();
   e->memory.rss_before_arena_bytes = process_resident_bytes();
-  TRY(arena_memory_create(process_bytes, 0, &e->process_memory));
-  for (int r = 0; r < e->n_ranks; r++) TRY(arena_memory_create(rank_bytes, reserve, &e->ranks[r].memory));
+  for (int p = 0; p < e->n_processes; p++) TRY(arena_memory_create(process_bytes, 0, &e->processes[p].memory));
+  for (int r = 0; r < e->n_here; r++) TRY(arena_memory_create(rank_bytes, reserve, &e->ranks[r].memory));
   return NULL;
 }
 
@@ -317,7 +333,7 @@ static Status create_memory(Executor *e) {
 static Status widen_programs(Executor *e, int n) {
   const Graph **variants = realloc(e->variants, (size_t)n * sizeof *variants);
   if (variants) e->variants = variants;
-  for (int r = 0; variants && r < e->n_ranks; r++) {
+  for (int r = 0; variants && r < e->n_here; r++) {
     StepProgram *programs = realloc(e->ranks[r].programs, (size_t)n * sizeof *programs);
     if (!programs) FAIL(RESOURCE, NULL, "no memory for %d programs", n);
     memset(&programs[e->n_variants], 0, (size_t)(n - e->n_variants) * sizeof *programs);
@@ -339,8 +355,8 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
   if (!e->options.grows) FAIL(USAGE, NULL, "this executor was not created to grow");
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   TRY(take_variants(e, &variant, 1));
-  int64_t needed = e->n_ranks * planned_bytes(e, SCOPE_RANK) + planned_bytes(e, SCOPE_PROCESS);
-  Status status = check_room(e, needed - e->memory.arena_planned_bytes, memory_room(""));
+  int64_t needed = e->n_here / e->n_processes * planned_bytes(e, SCOPE_RANK) + planned_bytes(e, SCOPE_PROCESS);
+  Status status = check_room(e, bytes_times(needed - e->memory.arena_planned_bytes, e->n_processes), memory_room(""));
   if (status) {
     e->n_variants--;
     return status;
@@ -374,15 +390,20 @@ static Status start_scaling(Executor *e) {
 static Status start(Executor *e, const Plan *plan) {
   TRY(find_max_norm(e));
   TRY(start_scaling(e));
-  e->n_ranks = e->graph->recipe.ranks_per_process;
-  e->ranks = calloc((size_t)e->n_ranks, sizeof *e->ranks);
-  if (!e->ranks) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_ranks);
+  int each = e->graph->recipe.ranks_per_process;
+  e->n_ranks = mesh_ranks(&e->graph->mesh);
+  e->n_processes = 1;
+  e->n_here = each * e->n_processes;
+  e->ranks = calloc((size_t)e->n_here, sizeof *e->ranks);
+  e->processes = calloc((size_t)e->n_processes, sizeof *e->processes);
+  if (!e->ranks || !e->processes) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_here);
   TRY(take_variants(e, plan->variants, plan->n_variants));
   bool used[QUEUE_COUNT] = {[QUEUE_COMPUTE] = true};
   int threads = 0;
   find_queues(e, used);
   for (int q = 0; q < QUEUE_COUNT; q++) threads += used[q];
-  TRY(team_create(e->n_ranks, threads, (int)e->graph->n_buffers, deadline_ns(e), &e->team));
+  for (int p = 0; p < e->n_processes; p++)
+    TRY(team_create(each, threads * e->n_processes, (int)e->graph->n_buffers, deadline_ns(e), &e->processes[p].team));
   TRY(start_threads(e, used));
   TRY(executor_command(e, COMMAND_PREPARE));
   TRY(create_memory(e));
@@ -421,7 +442,7 @@ void executor_destroy(Executor *e) {
   if (!e || e->stuck) return;                    // a thread that hangs still uses all of it
   if (e->n_threads) post(e, COMMAND_QUIT);
   for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
-  for (int r = 0; e->ranks && r < e->n_ranks; r++) {
+  for (int r = 0; e->ranks && r < e->n_here; r++) {
     rank_queues_destroy(&e->ranks[r].queues);
     for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
     comm_delay_destroy(e->ranks[r].link);
@@ -430,13 +451,16 @@ void executor_destroy(Executor *e) {
     arena_destroy(e->ranks[r].arena);
     status_free(e->ranks[r].status);
   }
-  arena_memory_destroy(&e->process_memory);
-  team_destroy(e->team);
+  for (int p = 0; e->processes && p < e->n_processes; p++) {
+    arena_memory_destroy(&e->processes[p].memory);
+    team_destroy(e->processes[p].team);
+  }
   pthread_cond_destroy(&e->done);
   pthread_cond_destroy(&e->go);
   pthread_mutex_destroy(&e->mutex);
   pthread_mutex_destroy(&e->prepare_mutex);
   free(e->ranks);
+  free(e->processes);
   free(e->variants);
   free(e);
 }

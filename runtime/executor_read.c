@@ -22,7 +22,10 @@ static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out
   return NULL;
 }
 
-static char *address(const Executor *e, const Value *v, int rank) { return value_address(e->graph, v, rank, &e->ranks[rank].memory, &e->process_memory); }
+static char *address(const Executor *e, const Value *v, int rank) {
+  const RankState *r = &e->ranks[rank - e->first_rank];
+  return value_address(e->graph, v, rank, &r->memory, &r->process->memory);
+}
 
 // Elements [start, start + n) of a bucket's flat value, wherever its shards lie.
 static void collect(const Executor *e, const Value *flat, int64_t start, int64_t n, void *out) {
@@ -52,7 +55,7 @@ static Status find_flat(const Executor *e, int bucket, const Bucket *b, const ch
 static Status scale_gradient(const Executor *e, Dtype dtype, void *data, int64_t elems) {
   const Value *inverse = e->graph->inverse_count;
   if (!inverse || inverse->loc.buffer < 0 || inverse->type.dtype != DTYPE_F64) FAIL(USAGE, NULL, "the plan keeps no count to divide gradients by");
-  double scale = *(const double *)address(e, inverse, 0);
+  double scale = *(const double *)address(e, inverse, e->first_rank);
   for (int64_t i = 0; i < elems; i++) element_write(data, dtype, i, element_read(data, dtype, i) * scale);
   return NULL;
 }
@@ -66,7 +69,7 @@ static void widen_in_place(void *data, Dtype from, Dtype to, int64_t elems) {
 static Status read_buffer(const Executor *e, const char *name, const char *which, void *out) {
   const Value *v = graph_find_value(e->graph, name);
   if (which || !v || v->role != ROLE_BUFFER || v->loc.buffer < 0) FAIL(USAGE, name, "the plan has no parameter or buffer of this name");
-  memcpy(out, address(e, v, 0), (size_t)value_bytes(v));
+  memcpy(out, address(e, v, e->first_rank), (size_t)value_bytes(v));
   return NULL;
 }
 
@@ -95,7 +98,7 @@ Status executor_gradient_norm(Executor *e, const char *param, double *out) {
   const Value *v = graph_find_value(e->graph, name);
   if (!v || v->role != ROLE_CONTROL || v->loc.buffer < 0 || v->type.dtype != DTYPE_I64 || type_elems(&v->type) != (int64_t)bucket->n_params * LIMBS)
     FAIL(USAGE, param, "the plan keeps no norms of single gradients: compile it with --param-norms");
-  *out = sqrt(limbs_to_double((const int64_t *)address(e, v, 0) + (int64_t)slot * LIMBS));
+  *out = sqrt(limbs_to_double((const int64_t *)address(e, v, e->first_rank) + (int64_t)slot * LIMBS));
   return NULL;
 }
 
@@ -188,15 +191,19 @@ Status executor_params_hash(Executor *e, char out[33]) {
 
 MemoryUse executor_memory(const Executor *e) {
   MemoryUse use = e->memory;
-  use.arena_measured_bytes = arena_memory_resident(&e->process_memory);
-  for (int r = 0; r < e->n_ranks; r++) use.arena_measured_bytes += arena_memory_resident(&e->ranks[r].memory);
+  use.arena_measured_bytes = 0;
+  for (int p = 0, each = e->n_here / e->n_processes; p < e->n_processes; p++) {
+    int64_t bytes = arena_memory_resident(&e->processes[p].memory);
+    for (int r = p * each; r < (p + 1) * each; r++) bytes += arena_memory_resident(&e->ranks[r].memory);
+    if (bytes > use.arena_measured_bytes) use.arena_measured_bytes = bytes;
+  }
   use.rss_peak_bytes = process_peak_bytes();
   return use;
 }
 
 static int64_t largest(const Executor *e, size_t field) {
   int64_t most = 0;
-  for (int r = 0; r < e->n_ranks; r++) {
+  for (int r = 0; r < e->n_here; r++) {
     int64_t bytes = *(const int64_t *)((const char *)&e->ranks[r] + field);
     if (bytes > most) most = bytes;
   }

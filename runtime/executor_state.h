@@ -9,9 +9,17 @@
 #include "step_program.h"
 #include "team.h"
 
+// A process of the plan whose ranks this executor runs.
+typedef struct ProcessState {
+  Team *team;
+  ArenaMemory memory;                // what its ranks share
+} ProcessState;
+
 typedef struct RankState {
   Executor *executor;
-  int rank;
+  ProcessState *process;
+  int rank;                          // of all
+  int local;                         // of its process
   pthread_t thread;
   Comm *comm;                        // the team's, or `link`, or what wraps them
   Comm *link;                        // own; NULL: none
@@ -41,10 +49,11 @@ struct Executor {
   ExecutorOptions options;
   double max_norm;                   // that gradients are clipped to; INFINITY: they are not
   Isa isa;
-  int n_ranks, n_threads;            // n_threads: started
-  Team *team;
-  RankState *ranks;
-  ArenaMemory process_memory;
+  int n_ranks;                       // of the plan
+  int n_here, first_rank, n_threads; // ranks that run here, the first of them; started
+  int n_processes;                   // that run here
+  ProcessState *processes;           // [n_processes]
+  RankState *ranks;                  // [n_here]
   MemoryUse memory;
   int64_t next_step;
   bool scales;                       // the loss, by `scale`

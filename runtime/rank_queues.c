@@ -39,10 +39,10 @@ static Status run_step(Comm *comm, const Step *step, bool skip) {
 }
 
 static Status wait_for_steps(const RankQueues *q, const Step *step) {
-  TeamRank *rank = &q->team->rank[q->comm->rank];
+  TeamRank *rank = &q->team->rank[q->local];
   for (int k = 0; k < step->n_waits; k++) {
     QueueWait wait = step->waits[k];
-    TRY(team_await(q->team, q->comm->rank, &rank->steps[wait.queue], q->queues[wait.queue].ended + wait.count, wait.queue, false));
+    TRY(team_await(q->team, q->local, &rank->steps[wait.queue], q->queues[wait.queue].ended + wait.count, wait.queue, false));
   }
   return NULL;
 }
@@ -50,7 +50,7 @@ static Status wait_for_steps(const RankQueues *q, const Step *step) {
 // `tells`: counts the steps, since other queues may wait for them.
 static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
   const StepQueue *steps = &q->program->queues[q->phase][own->queue];
-  TeamRank *rank = &q->team->rank[q->comm->rank];
+  TeamRank *rank = &q->team->rank[q->local];
   const RunClock *clock = q->clock;
   TraceLane *lane = clock->evaluates ? NULL : own->lane;
   for (size_t i = 0; i < steps->n; i++) {
@@ -88,18 +88,18 @@ static void take_status(RankQueues *q, RankQueue *own, Status status) {
 static void *queue_main(void *self) {
   RankQueue *own = self;
   RankQueues *q = own->rank;
-  TeamRank *rank = &q->team->rank[q->comm->rank];
+  TeamRank *rank = &q->team->rank[q->local];
   omp_set_num_threads(1);                        // this thread's own: the matrix library runs every primitive on it alone
   for (uint64_t phase = 1;; phase++) {
-    status_free(team_await(q->team, q->comm->rank, &rank->phases, phase, own->queue, true));      // never fails
+    status_free(team_await(q->team, q->local, &rank->phases, phase, own->queue, true));      // never fails
     if (q->quit) return NULL;
     take_status(q, own, run_steps(q, own, true));
     team_count(&rank->joins[own->queue], 1);
   }
 }
 
-Status rank_queues_create(Team *team, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out) {
-  *out = (RankQueues){.team = team, .comm = comm, .clock = clock};
+Status rank_queues_create(Team *team, int local, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out) {
+  *out = (RankQueues){.team = team, .local = local, .comm = comm, .clock = clock};
   atomic_store(&out->failed, -1);
   for (int i = 0; i < QUEUE_COUNT; i++) {
     RankQueue *own = &out->queues[i];
@@ -117,7 +117,7 @@ Status rank_queues_create(Team *team, Comm *comm, const RunClock *clock, Trace *
 void rank_queues_destroy(RankQueues *q) {
   if (!q->team) return;
   q->quit = true;
-  team_count(&q->team->rank[q->comm->rank].phases, 1);
+  team_count(&q->team->rank[q->local].phases, 1);
   for (int i = 0; i < QUEUE_COUNT; i++)
     if (q->queues[i].started) pthread_join(q->queues[i].thread, NULL);
 }
@@ -126,9 +126,9 @@ void rank_queues_destroy(RankQueues *q) {
 
 // The other queues touch this phase's memory until they have ended, also once the team is stopped: their own waits end then.
 static void join_queues(RankQueues *q) {
-  TeamRank *rank = &q->team->rank[q->comm->rank];
+  TeamRank *rank = &q->team->rank[q->local];
   for (int i = 0; i < QUEUE_COUNT; i++)
-    if (q->queues[i].started) status_free(team_await(q->team, q->comm->rank, &rank->joins[i], q->n_phases, (Queue)i, true));
+    if (q->queues[i].started) status_free(team_await(q->team, q->local, &rank->joins[i], q->n_phases, (Queue)i, true));
   for (int i = 0; i < QUEUE_COUNT; i++) q->queues[i].ended += q->program->queues[q->phase][i].n;    // nobody reads them now
 }
 
@@ -152,7 +152,7 @@ Status rank_queues_run(RankQueues *q, const StepProgram *program, int variant, P
   RankQueue *own = &q->queues[QUEUE_COMPUTE];
   if (alone) return run_steps(q, own, false);
   q->n_phases++;
-  team_count(&q->team->rank[q->comm->rank].phases, 1);
+  team_count(&q->team->rank[q->local].phases, 1);
   take_status(q, own, run_steps(q, own, true));
   join_queues(q);
   return first_status(q);

@@ -24,6 +24,7 @@ typedef struct RankQueue {
 
 typedef struct RankQueues {
   Team *team;
+  int local;                         // rank within the team
   Comm *comm;
   const RunClock *clock;             // the rank's; while it evaluates only forward steps compute, and nothing is traced
   RankQueue queues[QUEUE_COUNT];
@@ -38,7 +39,7 @@ typedef struct RankQueues {
 } RankQueues;
 
 // Starts a thread for each queue but compute that is in `used`. `trace` may be NULL. RESOURCE when there is none to be had; destroy ends those that were started.
-MUST_USE Status rank_queues_create(Team *team, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out);
+MUST_USE Status rank_queues_create(Team *team, int local, Comm *comm, const RunClock *clock, Trace *trace, const bool used[QUEUE_COUNT], RankQueues *out);
 void rank_queues_destroy(RankQueues *queues);      // zeroed or half created is fine
 
 // Runs one phase on all queues. The first queue that fails stops the team, and with it all other queues and ranks; its status carries rank and node.

@@ -138,7 +138,7 @@ static void measured_memory_is_measured(void **state) {
   start(&b, options_of(2, 3, 4), quick());
   int64_t planned = executor_memory(b.executor).arena_planned_bytes;
   assert_int_equal(executor_memory(b.executor).arena_measured_bytes, planned);
-  const ArenaMemory *arenas[] = {&b.executor->ranks[1].memory, &b.executor->process_memory};
+  const ArenaMemory *arenas[] = {&b.executor->ranks[1].memory, &b.executor->processes[0].memory};
   for (int64_t gone = PAGES, i = 0; i < 2; i++, gone += PAGES) {
     assert_true(arenas[i]->bytes >= PAGES * PAGE_BYTES);
     assert_int_equal(madvise(arenas[i]->base, (size_t)PAGES * PAGE_BYTES, MADV_DONTNEED), 0);
