@@ -178,6 +178,20 @@ static void loop_gelu_grad(float *dx, const float *x, const float *dy, int64_t n
 static void loop_gelu_tanh(float *out, const float *a, int64_t n) { EACH out[i] = gelu_tanh_one(a[i]); }
 static void loop_gelu_tanh_grad(float *dx, const float *x, const float *dy, int64_t n) { EACH dx[i] = dy[i] * gelu_tanh_slope(x[i]); }
 
+// An exponent of all ones: adding one to it sets the bit of the sign. In blocks, so that it ends soon after what is not finite.
+#define ALL_FINITE(bits, sign, unit)                                                                \
+  enum { BLOCK = 4096 };                                                                            \
+  for (int64_t from = 0; from < n; from += BLOCK) {                                                 \
+    uint32_t bad = 0;                                                                               \
+    int64_t end = n - from < BLOCK ? n : from + BLOCK;                                              \
+    for (int64_t i = from; i < end; i++) bad |= ((uint32_t)(bits) & ((sign) - 1u)) + (unit);        \
+    if (bad & (sign)) return false;                                                                 \
+  }                                                                                                 \
+  return true
+static bool loop_finite_f32(const float *a, int64_t n) { ALL_FINITE(bits_of(a[i]), 0x80000000u, 0x00800000u); }
+static bool loop_finite_bf16(const uint16_t *a, int64_t n) { ALL_FINITE(a[i], 0x8000u, 0x0080u); }
+static bool loop_finite_f16(const uint16_t *a, int64_t n) { ALL_FINITE(a[i], 0x8000u, 0x0400u); }
+
 // Reductions keep LANES running values (element i belongs to lane i mod LANES) and fold them as a fixed tree: the order depends on n only.
 enum { LANES = 16 };
 
@@ -395,5 +409,6 @@ const Loops TABLE_OF(LOOPS_ISA) = {
   .relu = loop_relu, .relu_grad = loop_relu_grad, .tanh_grad = loop_tanh_grad,
   .gelu = loop_gelu, .gelu_grad = loop_gelu_grad, .gelu_tanh = loop_gelu_tanh, .gelu_tanh_grad = loop_gelu_tanh_grad,
   .widen_bf16 = loop_widen_bf16, .widen_f16 = loop_widen_f16, .narrow_bf16 = loop_narrow_bf16, .narrow_f16 = loop_narrow_f16,
+  .finite_f32 = loop_finite_f32, .finite_bf16 = loop_finite_bf16, .finite_f16 = loop_finite_f16,
   .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .random = loop_random, .adam = loop_adam, .sgd = loop_sgd,
 };

@@ -66,6 +66,9 @@ typedef struct Loops {
   void (*widen_f16)(float *out, const uint16_t *a, int64_t n);
   void (*narrow_bf16)(uint16_t *out, const float *a, int64_t n);
   void (*narrow_f16)(uint16_t *out, const float *a, int64_t n);
+  bool (*finite_f32)(const float *a, int64_t n);                       // is none of them an infinity or NaN? 16-bit ones: by their bits
+  bool (*finite_bf16)(const uint16_t *a, int64_t n);
+  bool (*finite_f16)(const uint16_t *a, int64_t n);
   float (*max)(const float *a, int64_t n);                             // -inf for n = 0; NaN if any is NaN
   double (*sum)(const float *a, int64_t n);                            // f64, fixed order that depends on n only
   double (*sum_squares)(const float *a, float scale, int64_t n);       // of (f32)(a * scale), f64, fixed order

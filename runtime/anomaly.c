@@ -5,24 +5,35 @@
 #include <stdio.h>
 
 // The first element that is not finite; -1: none.
-static int64_t first_bad(const Tensor *t) {
+static int64_t first_bad(const Loops *loops, const Tensor *t) {
   if (!t->data || !t->type || !dtype_is_float(t->type->dtype)) return -1;
   int64_t n = type_elems(t->type);
-  if (t->type->dtype == DTYPE_F32) {
-    const float *x = t->data;
-    for (int64_t e = 0; e < n; e++)
-      if (!isfinite(x[e])) return e;
-    return -1;
+  switch (t->type->dtype) {
+  case DTYPE_F32: if (loops->finite_f32(t->data, n)) return -1; break;
+  case DTYPE_BF16: if (loops->finite_bf16(t->data, n)) return -1; break;
+  case DTYPE_F16: if (loops->finite_f16(t->data, n)) return -1; break;
+  default: break;
   }
   for (int64_t e = 0; e < n; e++)
     if (!isfinite(element_read(t->data, t->type->dtype, e))) return e;
   return -1;
 }
 
-bool tensors_are_finite(const Tensor *tensors, int n) {
+bool tensors_are_finite(const Loops *loops, const Tensor *tensors, int n) {
   for (int i = 0; i < n; i++)
-    if (first_bad(&tensors[i]) >= 0) return false;
+    if (first_bad(loops, &tensors[i]) >= 0) return false;
   return true;
+}
+
+void bad_gradient_look(const KernelContext *c, BadGradient *first) {
+  int64_t micro = c->clock->global_micro;
+  if (first->bucket >= 0 && first->micro != micro) return;         // a micro-batch before this one
+  for (int i = 0; i < c->n_in; i++) {
+    const Node *by = c->node->inputs[i]->producer;
+    uint32_t made_by = by ? by->id : 0;
+    if ((first->bucket >= 0 && first->made_by <= made_by) || first_bad(c->loops, &c->in[i]) < 0) continue;
+    *first = (BadGradient){c->node->outputs[0]->bucket, i, micro, made_by};
+  }
 }
 
 // The parameter that element `e` of a bucket's flat value belongs to; NULL: none, or no bucket.
@@ -40,7 +51,7 @@ static const char *bad_name(double x) { return isnan(x) ? "nan" : x > 0 ? "inf" 
 
 Status anomaly_check(const KernelContext *c, const Graph *graph, Phase phase, int rank) {
   for (int o = 0; o < c->n_out; o++) {
-    int64_t e = first_bad(&c->out[o]);
+    int64_t e = first_bad(c->loops, &c->out[o]);
     if (e < 0) continue;
     const Value *v = c->node->outputs[o];
     const char *param = param_at(graph, v, e, rank);
@@ -53,9 +64,9 @@ Status anomaly_check(const KernelContext *c, const Graph *graph, Phase phase, in
   return NULL;
 }
 
-Status anomaly_check_inputs(const Graph *graph, const Tensor *inputs, size_t n, int64_t batch) {
+Status anomaly_check_inputs(const Loops *loops, const Graph *graph, const Tensor *inputs, size_t n, int64_t batch) {
   for (size_t i = 0; i < n; i++) {
-    int64_t e = first_bad(&inputs[i]);
+    int64_t e = first_bad(loops, &inputs[i]);
     if (e >= 0)
       FAIL(CHECK, graph->inputs[i]->name, "the data are not finite: element %" PRId64 " of batch %" PRId64 " is %s", e, batch,
            bad_name(element_read(inputs[i].data, inputs[i].type->dtype, e)));

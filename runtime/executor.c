@@ -44,7 +44,7 @@ static Status run_micro(RankState *r, int64_t j) {
   if (program->n_inputs) {
     if (!e->has_feed) FAIL(USAGE, NULL, "the plan has %zu inputs and nobody feeds them", program->n_inputs);
     TRY(status_context(e->feed.fill(e->feed.self, batch, program->inputs, program->n_inputs), "batch %" PRId64, batch));
-    if (e->options.detect_anomaly) TRY(anomaly_check_inputs(e->variants[variant], program->inputs, program->n_inputs, batch));
+    if (e->options.detect_anomaly) TRY(anomaly_check_inputs(loops_for(e->isa), e->variants[variant], program->inputs, program->n_inputs, batch));
   }
   return rank_queues_run(&r->queues, program, variant, PHASE_MICRO);
 }
@@ -70,6 +70,7 @@ static Status run_training_step(RankState *r) {
   if (r->programs->lr) *r->programs->lr = learning_rate(e, applied);
   if (r->programs->step) *r->programs->step = applied + 1;
   if (e->scales) *r->programs->loss_seed = is_spoilt(r) ? INFINITY : seed;
+  r->queues.bad = (BadGradient){.bucket = -1};
   double start_ms = clock_now_ms();
   for (int64_t j = 0; j < r->clock.micro_per_rank; j++) TRY(run_micro(r, j));
   if (e->scales) *r->programs->loss_seed = seed;
@@ -468,7 +469,7 @@ void executor_destroy(Executor *e) {
 // What becomes of the loss scale; the ranks have left the update out by the same norm.
 static void take_scale(Executor *e, StepResult *result) {
   result->skipped = !isfinite(result->grad_norm);
-  if (result->skipped) result->bad_param = executor_bad_gradient(e, &result->bad_rank);
+  if (result->skipped) result->bad_param = executor_bad_gradient(e, &result->bad_rank, &result->bad_micro);
   loss_scale_after_step(&e->scale, e->options.loss_scale, !result->skipped);
 }
 
@@ -482,7 +483,7 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
     const StepProgram *first = e->ranks[0].programs;
     StepResult result = {.step = e->next_step, .loss = first->loss ? *first->loss : 0, .grad_norm = first->norm ? *first->norm : 0, .ms = clock_now_ms() - start_ms,
                          .lr = learning_rate(e, e->scales ? e->scale.applied : e->next_step), .micro_ms = e->ranks[0].micro_ms,
-                         .update_ms = e->ranks[0].update_ms, .loss_scale = e->scales ? e->scale.scale : 0, .bad_rank = -1};
+                         .update_ms = e->ranks[0].update_ms, .loss_scale = e->scales ? e->scale.scale : 0, .bad_rank = -1, .bad_micro = -1};
     double norm = first->clipped ? *first->clipped : result.grad_norm, factor = e->max_norm / (norm + 1e-6);          // as ClipScale has it
     result.clipped_norm = factor < 1 ? norm * factor : norm;
     if (e->scales) take_scale(e, &result);

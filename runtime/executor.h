@@ -30,8 +30,9 @@ typedef struct StepResult {
   double micro_ms, update_ms;   // of them, by rank 0: its micro-batches, and what follows
   double loss_scale;        // of the mean loss; 0: not scaled
   bool skipped;             // its gradients were not finite: nothing was updated, and schedules did not go on
-  const char *bad_param;    // skipped: the first parameter whose gradient is not finite, and the rank that holds it
-  int bad_rank;
+  const char *bad_param;    // skipped: the parameter whose gradient was the first not to be finite; NULL: not known
+  int bad_rank;             // whose micro-batch made it so; where only the sum is not finite, that holds it
+  int64_t bad_micro;        // that micro-batch of the step, over all ranks; -1: only the sum
 } StepResult;
 
 typedef struct ExecutorOptions {

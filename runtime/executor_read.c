@@ -110,7 +110,7 @@ static const char *param_at(const Bucket *b, int64_t elem) {
   return b->params[i];
 }
 
-const char *executor_bad_gradient(const Executor *e, int *rank) {
+static const char *bad_sum(const Executor *e, int *rank) {
   for (size_t b = 0; b < e->graph->n_buckets; b++) {
     const Bucket *bucket = &e->graph->buckets[b];
     const Value *flat;
@@ -130,6 +130,20 @@ const char *executor_bad_gradient(const Executor *e, int *rank) {
     }
   }
   return NULL;
+}
+
+const char *executor_bad_gradient(const Executor *e, int *rank, int64_t *micro) {
+  const BadGradient *first = NULL;
+  for (int r = 0; r < e->n_ranks; r++) {
+    const BadGradient *bad = &e->ranks[r].queues.bad;
+    if (bad->bucket < 0 || (first && first->micro <= bad->micro)) continue;
+    first = bad;
+    *rank = r;
+  }
+  if (!first) return bad_sum(e, rank);
+  *micro = first->micro;
+  const Bucket *bucket = (size_t)first->bucket < e->graph->n_buckets ? &e->graph->buckets[first->bucket] : NULL;
+  return bucket && first->slot < bucket->n_params ? bucket->params[first->slot] : NULL;
 }
 
 // ---- Hash of all parameters ---------------------------------------------------------------------------------------------------

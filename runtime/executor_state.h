@@ -70,8 +70,9 @@ struct Executor {
   int n_done;
 };
 
-// The first parameter, in the order of buckets, whose gradient is not finite; NULL: none. *rank: that holds it.
-const char *executor_bad_gradient(const Executor *e, int *rank);
+// After a step whose norm is not finite: the parameter whose gradient was the first not to be so, with the rank and micro-batch that made it. Where all
+// micro-batches gave finite ones, their sum is not: the first parameter in the order of buckets, the rank that holds it, *micro -1. NULL: none.
+const char *executor_bad_gradient(const Executor *e, int *rank, int64_t *micro);
 
 // ---- executor.c, for the other files ----
 

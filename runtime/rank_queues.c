@@ -4,7 +4,7 @@
 #include <omp.h>
 #include <string.h>
 
-#include "anomaly.h"
+#include "../kernels/ops.h"
 
 // ---- Steps --------------------------------------------------------------------------------------------------------------------
 
@@ -62,8 +62,9 @@ static Status run_steps(RankQueues *q, const RankQueue *own, bool tells) {
       begin_ns = trace_clock(lane);
     }
     bool skip = (clock->evaluates && !step->forward) || (step->follows_norm && q->skips && !isfinite(*q->program->norm));     // it is known: the step was made of it
-    bool look = q->detects && !status && !skip && step->run && tensors_are_finite(step->context.in, step->context.n_in);
+    bool look = q->detects && !status && !skip && step->run && tensors_are_finite(step->context.loops, step->context.in, step->context.n_in);
     if (!status) status = run_step(q->comm, step, skip);
+    if (q->skips && !status && !skip && q->phase == PHASE_MICRO && step->context.node->op == &op_Pack) bad_gradient_look(&step->context, &q->bad);
     if (look && !status) status = anomaly_check(&step->context, q->detects, q->phase, q->comm->rank);
     if (status) return step_error(step, status);
     trace_record(lane, q->variant, step->context.node, q->phase == PHASE_INIT ? -1 : clock->step, clock->micro, wait_ns, begin_ns);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "anomaly.h"
 #include "step_program.h"
 #include "team.h"
 #include "trace.h"
@@ -29,7 +30,8 @@ typedef struct RankQueues {
   const RunClock *clock;             // the rank's; while it evaluates only forward steps compute, and nothing is traced
   RankQueue queues[QUEUE_COUNT];
   const Graph *detects;              // anomalies are looked for; its buckets name parameters. NULL: they are not
-  bool skips;                        // what follows from a norm that is not finite is left out
+  bool skips;                        // what follows from a norm that is not finite is left out; gradients of micro-batches are looked at
+  BadGradient bad;                   // the first of them since the owner has set bucket to -1
   uint64_t n_phases;                 // begun so far with threads
   const StepProgram *program;        // of the phase under way
   int variant;                       // that the program is of

@@ -54,6 +54,8 @@ Status loss_scale_choose(const Options *o, const Graph *program, const LossScale
 
 void loss_scale_say(const StepResult *r, double next_scale) {
   fprintf(stderr, "tessera: step %" PRId64 " skipped: gradients are not finite", r->step);
-  if (r->bad_param) fprintf(stderr, ", first that of '%s' (held by rank %d)", r->bad_param, r->bad_rank);
+  if (r->bad_param && r->bad_micro >= 0)
+    fprintf(stderr, ", first that of '%s' in micro-batch %" PRId64 ", on rank %d", r->bad_param, r->bad_micro, r->bad_rank);
+  else if (r->bad_param) fprintf(stderr, ", though each micro-batch's are: the sum for '%s' is not (held by rank %d)", r->bad_param, r->bad_rank);
   fprintf(stderr, "; loss scale %g%s%g\n", r->loss_scale, next_scale == r->loss_scale ? " stays " : " -> ", next_scale);
 }

@@ -48,6 +48,18 @@ def tables():
             check(result == first, tag + "other bits than on one rank")
 
 
+def origins():
+    """The rank and micro-batch whose gradient was not finite are named, not the rank that holds the sum; where only the sum overflows, it is said so."""
+    for ranks, zero, reduce, at, micro in ((1, 0, "step", 0, 0), (2, 0, "step", 1, 2), (2, 1, "micro", 1, 1), (2, 2, "micro", 0, 0), (2, 3, "micro", 1, 1), (4, 3, "micro", 3, 3)):
+        r = train("mlp", *FP16, "--steps", 3, "--ranks", ranks, "--zero", zero, "--reduce", reduce, "--inject-inf", "%d:1" % at, "--bucket-bytes", 4096)
+        want = "step 1 skipped: gradients are not finite, first that of 'layers.1.bias' in micro-batch %d, on rank %d; loss scale 65536 -> 32768" % (micro, at)
+        check(want in r["stderr"], "%d ranks stage %d: %s, wanted %s" % (ranks, zero, r["stderr"], want))
+    for where in (["--ranks", 1], ["--ranks", 2, "--zero", 3]):
+        for scale, says in ((1.5e6, "though each micro-batch's are: the sum for 'layers.1.weight' is not (held by rank "), (2.5e6, "first that of 'layers.1.bias' in micro-batch 2, on rank ")):
+            r = train("mlp", *FP16, "--steps", 1, "--loss-scale", scale, *where)
+            check(says in r["stderr"], "%s scale %g: %s" % (where, scale, r["stderr"]))
+
+
 def state_stays():
     """A run whose second step is skipped is a run that never had it: with data of one batch, state and schedule go on as if."""
     one = [*FP16, "--loss-scale", 1024, "--schedule", "linear", "--total-steps", 8, "--warmup", 2, "--ranks", 2, "--zero", 2]
@@ -101,6 +113,7 @@ def refusals():
 
 def main():
     tables()
+    origins()
     state_stays()
     near_f32()
     continued()

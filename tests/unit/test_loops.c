@@ -154,6 +154,35 @@ static void test_halves(void **state) {
     }
 }
 
+// One that is not finite is found wherever it stands; all 16-bit floats, by what they widen to.
+static void test_finite(void **state) {
+  enum { MOST = 8200 };
+  static float x[MOST];
+  static uint16_t h[MOST];
+  for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++) {
+    if (!isa_available(isa)) continue;
+    const Loops *l = loops_for(isa);
+    for (int64_t n = 0; n <= MOST; n += n < 70 ? 1 : 739) {
+      for (int64_t i = 0; i < n; i++) x[i] = specials[i % 3 + 7], h[i] = (uint16_t)(i % 2 ? 0x7bff : 0x8001);
+      assert_true(l->finite_f32(x, n) && l->finite_f16(h, n) && l->finite_bf16(h, n));
+      for (int64_t i = 0; i < n; i += n < 70 ? 1 : 97) {
+        float kept = x[i];
+        x[i] = i % 3 ? -INFINITY : NAN;
+        h[i] = i % 2 ? 0xfc00 : 0x7c01;
+        assert_true(!l->finite_f32(x, n) && !l->finite_f16(h, n));
+        h[i] = i % 2 ? 0xff80 : 0x7f81;
+        assert_true(!l->finite_bf16(h, n));
+        x[i] = kept;
+        h[i] = 0;
+      }
+    }
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+      uint16_t one = (uint16_t)bits;
+      assert_true(l->finite_f16(&one, 1) == !!isfinite(element_read(&one, DTYPE_F16, 0)) && l->finite_bf16(&one, 1) == !!isfinite(element_read(&one, DTYPE_BF16, 0)));
+    }
+  }
+}
+
 typedef struct Pair { const char *name; size_t offset; } Pair;
 static const Pair pairs[] = {{"add", offsetof(Loops, add)}, {"sub", offsetof(Loops, sub)}, {"mul", offsetof(Loops, mul)}, {"div", offsetof(Loops, div)},
                              {"relu_grad", offsetof(Loops, relu_grad)}, {"tanh_grad", offsetof(Loops, tanh_grad)}};
@@ -349,8 +378,8 @@ int main(int argc, char **argv) {
   uint64_t stride = argc > 1 ? strtoull(argv[1], NULL, 10) : 1021;
   stride += stride == 0;
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_halves), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_pair_bits),
-    cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_product_bits),
+    cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_halves), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_finite),
+    cmocka_unit_test(test_pair_bits), cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_product_bits),
     cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
     cmocka_unit_test(test_random), cmocka_unit_test(test_names),
   };
