@@ -81,7 +81,7 @@ const DsKey ds_keys[] = {
     {"progressive_layer_drop", DS_FEATURE, NULL, "layers are never dropped; say \"enabled\": false"},
     {"curriculum_learning", DS_FEATURE, NULL, "batches have one order; say \"enabled\": false"},
     {"data_efficiency", DS_FEATURE, NULL, "batches have one order; say \"enabled\": false"},
-    {"autotuning", DS_FEATURE, NULL, "say \"enabled\": false; 'tessera simulate' predicts a step of a plan"},
+    {"autotuning", DS_FEATURE, NULL, "say \"enabled\": false; 'tessera tune' searches before a run: stage, micro-batch, buckets (docs/tune.md)"},
     {"elasticity", DS_FEATURE, NULL, "say \"enabled\": false; a checkpoint resumes at any number of ranks"},
     {"hybrid_engine", DS_FEATURE, NULL, "there is no inference; say \"enabled\": false"},
     {"nebula", DS_FEATURE, NULL, "say \"enabled\": false; --save and --save-every write checkpoints"},

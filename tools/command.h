@@ -14,11 +14,11 @@ MUST_USE Status command_reduce(const Options *options);    // reduce_graph.c
 MUST_USE Status command_opt(const Options *options);       // opt.c
 MUST_USE Status command_synth(const Options *options);     // synth.c
 MUST_USE Status command_config(const Options *options);    // config.c
+MUST_USE Status command_tune(const Options *options);      // tune.c
 MUST_USE Status command_simulate(const Options *options);  // simulate_plan.c
 
 // opt --equivalent (equivalent.c): CHECK when the graphs of options->input and options->equivalent differ.
 MUST_USE Status command_equivalent(const Options *options);
-MUST_USE Status command_bench(const Options *options);     // bench_io.c
 MUST_USE Status command_diff(const Options *options);      // diff.c
 
 // Makes the folders that `path`, a file to be written, is to lie in.

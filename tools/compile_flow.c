@@ -272,11 +272,12 @@ Status flow_import(Flow *flow, const Options *options, const Data *data, int64_t
   Status status = import_shapes(flow, options, data ? data_shapes(data, 0) : NULL, open_size, &imported);
   if (status && options->origin.batch && strstr(status->what, "--batch")) return status_context(status, "%s", options->origin.batch);
   TRY(status);
-  for (size_t i = 0; i < imported.n_warnings; i++) {
+  for (size_t i = 0; i < imported.n_warnings && !flow->warned; i++) {
     fprintf(stderr, "tessera: warning: ");
     printable_print(stderr, imported.warnings[i], true);
     fputc('\n', stderr);
   }
+  flow->warned = true;
   flow->graph = imported.graph;
   flow->weights = imported.weights;
   return STATUS_OK;
@@ -442,12 +443,17 @@ Status flow_check_optimizer(const Options *options, const OwnOptimizer *own) {
   return STATUS_OK;
 }
 
+Status flow_data_options(const Flow *flow, const Options *options, const Data *data, int variant, CompileOptions *out) {
+  TRY(flow_compile_options(flow, options, out));
+  if (data && adds_labels(flow, options)) out->labels_type = data_shapes(data, variant)[flow->n_inputs];
+  return STATUS_OK;
+}
+
 static Status run_passes(Flow *flow, const Options *options, const Data *data, int variant, bool variants, Graph *graph) {
   CompileOptions compile;
   PassRun run;
-  TRY(flow_compile_options(flow, options, &compile));
+  TRY(flow_data_options(flow, options, data, variant, &compile));
   compile.variants = variants;
-  if (data && adds_labels(flow, options)) compile.labels_type = data_shapes(data, variant)[flow->n_inputs];
   TRY(flow_pass_run(options, flow->arena, &run));
   return passes_run(graph, pipeline_train, &compile, &run);
 }

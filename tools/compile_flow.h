@@ -24,6 +24,7 @@ typedef struct Flow {
   int n_programs;
   WeightSource weights;        // what Load steps read
   Plan plan;                   // n_programs 0 until flow_compile
+  bool warned;                 // warnings of the import have been told
   bool overwrites;             // an output is one of the model's files: nothing is to be written, no report either
   double compile_ms;           // import, passes, plan
 } Flow;
@@ -63,6 +64,9 @@ MUST_USE Status flow_check_optimizer(const Options *options, const OwnOptimizer 
 
 // false: `option` ("momentum") means nothing to this optimizer.
 bool flow_optimizer_reads(const OptimizerRule *rule, const char *option);
+
+// The same for the shapes of a variant of `data` (NULL: none): with the type of the labels, where an input is added for them.
+MUST_USE Status flow_data_options(const Flow *flow, const Options *options, const Data *data, int variant, CompileOptions *out);
 
 // How the runner of passes is to behave; `skip` and `command_options` lie in `arena`.
 MUST_USE Status flow_pass_run(const Options *options, Arena *arena, PassRun *out);

@@ -35,8 +35,9 @@ static const Command commands[] = {
    "tessera synth gpt --layers 96 --d-model 12288 --heads 96 --vocab 50257 --seq 2048 -o gpt3.onnx"},
   {"simulate", SIMULATE | COMPILE, command_simulate, "PLAN|MODEL [options] [--cluster FILE.json]", "Predicts a training step on a cluster: time, overlap, memory.",
    "tessera simulate model.onnx --batch 8 --ranks 64 --zero 3 --cluster h100.json"},
-  {"bench", BENCH, command_bench, "io [options]", "Measures what a run would use of this machine: files of tier NVME.",
-   "tessera bench io --swap-dir DIR --io-depth 32"},
+  {"tune", TUNE | COMPILE, command_tune, "MODEL [options] [--memory SIZE] [--cluster FILE.json]",
+   "Searches stage, micro-batch, recomputation, offload, buckets and prefetch for what fits and takes the least time, as predicted.",
+   "tessera tune model.onnx --ranks 1024 --memory 80GiB --cluster h100.json"},
   {"config", RUN | COMPILE | CONFIG, command_config, "[MODEL] [options] [--config FILE.json] [--json]",
    "Prints the options that hold, each with who says so: default, file, command line, model.", "tessera config model.onnx --config ds_config.json --ranks 4"},
 };

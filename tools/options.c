@@ -369,23 +369,38 @@ static char *quote(char *p, const char *word) {
   return p;
 }
 
-Status options_of_passes(const Options *options, char **out) {
-  TextList texts;
-  TRY(record_rows(options, true, FIXED | OPT, SHOW, &texts));
+// Quoted for a shell, with blanks between; *out: heap. Ends `texts`.
+static Status join_quoted(TextList *texts, char **out) {
   size_t bytes = 1;
-  for (int i = 0; i < texts.n; i++) bytes += 4 * strlen(texts.items[i]) + 3;
+  for (int i = 0; i < texts->n; i++) bytes += 4 * strlen(texts->items[i]) + 3;
   char *p = *out = malloc(bytes);
-  for (int i = 0; i < texts.n && p; i++) {
+  for (int i = 0; i < texts->n && p; i++) {
     if (i) *p++ = ' ';
-    p = quote(p, texts.items[i]);
+    p = quote(p, texts->items[i]);
   }
   if (p) *p = 0;
-  options_free_texts(&texts);
+  options_free_texts(texts);
   if (!p) FAIL(RESOURCE, NULL, "out of memory for the options");
   return STATUS_OK;
 }
 
-static Status copy_options(const Options *base, Options *out) {
+Status options_of_passes(const Options *options, char **out) {
+  TextList texts;
+  TRY(record_rows(options, true, FIXED | OPT, SHOW, &texts));
+  return join_quoted(&texts, out);
+}
+
+Status options_command_line(const Options *options, unsigned commands, char **out) {
+  TextList texts = {0};
+  Status status = STATUS_OK;
+  for (int i = 0; i < N_ROWS && !status; i++)
+    if (rows[i].commands & commands && options_is_given(&rows[i], options) && !options_origin(&rows[i], options)) status = record_row(&rows[i], options, &texts);
+  if (!status) return join_quoted(&texts, out);
+  options_free_texts(&texts);
+  return status;
+}
+
+Status options_copy(const Options *base, Options *out) {
   *out = *base;
   out->file = NULL;
   for (int i = 0; i < N_ROWS; i++)                            // ours from here on, also when a copy fails
@@ -467,7 +482,7 @@ Status options_resume(const Options *base, const RecordedOptions *from, unsigned
   if (!status) status = take_recorded(from->recorded, from->n_recorded, true, except, &was);
   for (int i = 0; i < N_ROWS && !status; i++)
     if (rows[i].commands & RESULT && !(rows[i].commands & except)) status = merge_row(&rows[i], base, &was, taken, changed);
-  if (!status) status = copy_options(base, out);
+  if (!status) status = options_copy(base, out);
   for (int i = 0; i < N_ROWS && !status; i++) {
     const OptionRow *row = &rows[i];
     if (!(row->commands & RESULT) || row->commands & except || options_is_given(row, base)) continue;

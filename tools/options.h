@@ -10,8 +10,8 @@
 
 #include "../ir/status.h"
 
-// Bits of `commands`.
-enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128, DIFF = 256, REDUCE = 512, CONFIG = 1024, BENCH = 4096 };
+enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128,
+       DIFF = 256, REDUCE = 512, CONFIG = 1024, TUNE = 2048 };   // bits of `commands`
 // Further bits: what a plan has decided already; what decides results; what `show` takes without a value, too (then "").
 enum { FIXED = 1 << 16, RESULT = 1 << 17, BARE = 1 << 18 };
 
@@ -80,6 +80,12 @@ MUST_USE Status options_values(const OptionRow *row, const Options *options, Tex
 // ended with options_finish, also after an error.
 MUST_USE Status options_parse(int argc, char **argv, int first, unsigned command, Options *out);
 void options_finish(Options *options);
+
+// A copy with lists of its own; texts are borrowed, and --config FILE stays the base's.
+MUST_USE Status options_copy(const Options *base, Options *out);
+
+// What was given of the options of these commands, as on a command line: "--ranks=4 --labels='a b'". *out: heap.
+MUST_USE Status options_command_line(const Options *options, unsigned commands, char **out);
 
 // --help of a command: usage line, one sentence, an example, its options under their headings, the exit codes (status.def).
 void options_print_help(FILE *to, const char *command_name, unsigned command, const char *usage, const char *sentence, const char *example);

@@ -39,11 +39,11 @@ static Status show_text(const Flow *flow, const Style *style, const PlanSections
 
 static Status show_plan(const Flow *flow, const Options *o) {
   TRY(check_patterns(flow->graph, o, flow->arena));
-  PlanSections sections = {.comm = o->comm, .memory = o->memory, .params = o->given.params, .patterns = o->params, .schedule = o->schedule, .layer = o->layer};
+  PlanSections sections = {.comm = o->comm, .memory = o->show_memory, .params = o->given.params, .patterns = o->params, .schedule = o->schedule, .layer = o->layer};
   Style style = style_for(stdout, o->color);
   if (o->html) TRY(show_plan_html(o->html, flow->graph));
   if (o->trace) TRY(trace_file_write(o->trace, flow->graph, NULL));
-  bool printed = o->json || o->dot || o->metrics || o->comm || o->memory || o->given.params || o->schedule || o->layer;
+  bool printed = o->json || o->dot || o->metrics || o->comm || o->show_memory || o->given.params || o->schedule || o->layer;
   if ((o->html || o->trace) && !printed) return STATUS_OK;
   if (o->metrics) return metrics_print(flow->graph);
   if (o->json) return show_plan_json(&(JsonWriter){.to = stdout}, flow->graph);
@@ -54,7 +54,7 @@ static Status show_plan(const Flow *flow, const Options *o) {
 // What is about plans only would be ignored.
 static Status check_model_options(const Options *o) {
   const struct { const char *name; bool given; } about_plans[] = {
-    {"comm", o->comm}, {"memory", o->memory}, {"schedule", o->schedule}, {"layer", o->layer != NULL}, {"dot", o->dot}, {"html", o->html != NULL},
+    {"comm", o->comm}, {"memory", o->show_memory}, {"schedule", o->schedule}, {"layer", o->layer != NULL}, {"dot", o->dot}, {"html", o->html != NULL},
     {"trace", o->trace != NULL},
   };
   for (size_t i = 0; i < sizeof about_plans / sizeof *about_plans; i++)
