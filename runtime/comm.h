@@ -34,7 +34,8 @@ MUST_USE Status comm_delay_create(Comm *inner, uint64_t seed, int64_t longest_ns
 MUST_USE Status comm_link_create(Comm *inner, int64_t latency_ns, int64_t ns_per_mib, Comm **out);
 void comm_delay_destroy(Comm *comm);            // of either
 
-// Any thread: all present and future waits of the team end with STATUS_RANK. The first caller's text is kept. Async-signal-unsafe.
+// Any thread: all present and future waits of the team end with STATUS_RANK. The first caller's text is kept. Async-signal-unsafe. `rank` is that of the axis,
+// of this process or another.
 void team_abort(Team *team, int rank, const char *what);
 bool team_aborted(const Team *team);
 

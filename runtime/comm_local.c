@@ -2,38 +2,12 @@
 #include <string.h>
 
 #include "../kernels/loops.h"
+#include "../kernels/rank_tree.h"
 #include "team.h"
 
 enum { BLOCK_BYTES = 4096, TREE_DEPTH_MAX = 14 };   // 4,096 ranks: 12 levels below two halves
 
-// ---- Sums along the aligned binary tree ----
-// Ranks [lo, lo + n) split at the largest power of two below n: for a power of two the aligned tree, otherwise what a binary counter gives
-// (docs/operators.md, TreeAccumulate). Blocks keep the partial sums in the first-level cache.
-
-#define ADD_BLOCK(name, T)                                                 \
-  static void name(void *out, const void *a, const void *b, int64_t n) {   \
-    T *o = out;                                                            \
-    const T *x = a, *y = b;                                                \
-    for (int64_t i = 0; i < n; i++) o[i] = (T)(x[i] + y[i]);               \
-  }
-ADD_BLOCK(add_f32, float)
-ADD_BLOCK(add_f64, double)
-ADD_BLOCK(add_u64, uint64_t)   // integer sums wrap: the same bits signed and unsigned
-ADD_BLOCK(add_u32, uint32_t)
-
-typedef void (*AddBlock)(void *out, const void *a, const void *b, int64_t n);
-
-static AddBlock add_for(Dtype dtype) {
-  switch (dtype) {
-    case DTYPE_F32: return add_f32;
-    case DTYPE_F64: return add_f64;
-    case DTYPE_I64:
-    case DTYPE_U64: return add_u64;
-    case DTYPE_I32:
-    case DTYPE_U32: return add_u32;
-    default: return NULL;
-  }
-}
+// ---- Sums along the tree over ranks (kernels/rank_tree.h). Blocks keep the partial sums in the first-level cache. ----
 
 typedef struct Tree {
   const Team *team;
@@ -41,7 +15,7 @@ typedef struct Tree {
   int64_t first, elems;                        // of the block in every rank's `in`
   Dtype dtype;                                 // of `in`; sums of 16-bit floats are f32
   const Loops *loops;
-  AddBlock add;
+  RankTreeAdd add;
   _Alignas(64) char temporary[TREE_DEPTH_MAX][BLOCK_BYTES];
 } Tree;
 
@@ -54,8 +28,7 @@ static const void *leaf(const Tree *tree, int rank, void *room) {
 
 static const void *tree_sum(Tree *tree, int lo, int n, void *out, int level) {
   if (n == 1) return leaf(tree, lo, out);
-  int half = 1;
-  while (half * 2 < n) half *= 2;
+  int half = rank_tree_low(n);
   const void *low = tree_sum(tree, lo, half, out, level);
   const void *high = tree_sum(tree, lo + half, n - half, tree->temporary[level], level + 1);
   tree->add(out, low, high, tree->elems);
@@ -66,10 +39,9 @@ static const void *tree_sum(Tree *tree, int lo, int n, void *out, int level) {
 // root is added last, element by element.
 static void sum_over_ranks(Team *team, int rank, int64_t first, int64_t elems, Dtype dtype, Dtype to, void *out) {
   Dtype sums = dtype_of_sums(dtype);
-  Tree tree = {.team = team, .rank = rank, .dtype = dtype, .loops = loops_for(isa_best()), .add = add_for(sums)};
+  Tree tree = {.team = team, .rank = rank, .dtype = dtype, .loops = loops_for(isa_best()), .add = rank_tree_add(sums)};
   int64_t width = dtype_bytes(to), block = BLOCK_BYTES / dtype_bytes(sums);
-  int half = 1;
-  while (half * 2 < team->ranks) half *= 2;
+  int half = rank_tree_low(team->ranks);
   for (int64_t e = 0; e < elems; e += block) {
     tree.first = first + e;
     tree.elems = elems - e < block ? elems - e : block;
@@ -89,7 +61,7 @@ static Status enter(LocalComm *comm, const Slot *slot, bool sums) {
   comm->failed = true;
   if (slot->axis != 0) FAIL(UNSUPPORTED, NULL, "the local backend has one mesh axis, not axis %d", slot->axis);
   if (slot->elems < 0) FAIL(RANK, NULL, "a collective of %lld elements", (long long)slot->elems);
-  if (sums && !add_for(dtype_of_sums(slot->dtype))) FAIL(UNSUPPORTED, NULL, "no sum over ranks for %s", dtype_name(slot->dtype));
+  if (sums && !rank_tree_add(dtype_of_sums(slot->dtype))) FAIL(UNSUPPORTED, NULL, "no sum over ranks for %s", dtype_name(slot->dtype));
   TRY(team_enter(comm->team, comm->base.rank, slot));
   comm->failed = false;
   return NULL;
@@ -135,13 +107,6 @@ static Status local_reduce_scatter(Comm *base, int axis, const void *whole, void
   return leave(comm, comm_shard_bytes(base->size, bytes));
 }
 
-// Piece r of an uneven cut in whole cache lines, so that no two ranks write one line.
-static int64_t piece_start(int64_t elems, int64_t line, int size, int r) {
-  int64_t lines = (elems + line - 1) / line;
-  int64_t start = (lines * r / size) * line;
-  return start < elems ? start : elems;
-}
-
 static Status local_all_reduce(Comm *base, int axis, void *data, int64_t elems, Dtype dtype) {
   LocalComm *comm = (LocalComm *)base;
   if (base->size == 1) return NULL;
@@ -155,15 +120,14 @@ static Status local_all_reduce(Comm *base, int axis, void *data, int64_t elems, 
     copy_unless_same(data, sum, elems * width);
     return NULL;
   }
-  int64_t line = 64 / width;
-  int64_t first = piece_start(elems, line, base->size, base->rank), end = piece_start(elems, line, base->size, base->rank + 1);
+  int64_t first = rank_cut_start(elems, dtype, base->size, base->rank), end = rank_cut_start(elems, dtype, base->size, base->rank + 1);
   sum_over_ranks(comm->team, base->rank, first, end - first, dtype, dtype, (char *)data + first * width);
   comm->failed = true;
   TRY(team_barrier(comm->team, base->rank));
   comm->failed = false;
   for (int i = 1; i < base->size; i++) {
     int r = (base->rank + i) % base->size;
-    int64_t from = piece_start(elems, line, base->size, r), to = piece_start(elems, line, base->size, r + 1);
+    int64_t from = rank_cut_start(elems, dtype, base->size, r), to = rank_cut_start(elems, dtype, base->size, r + 1);
     const char *other = team_slot(comm->team, base->rank, r)->in;
     if (to > from) memcpy((char *)data + from * width, other + from * width, (size_t)((to - from) * width));
   }

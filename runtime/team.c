@@ -16,7 +16,10 @@
 
 enum { SPIN_PAUSES = 2000 };
 
-static void counter_init(TeamCounter *c) { atomic_store(&c->wanted, UINT64_MAX); }
+void team_counter_init(TeamCounter *c) {
+  memset(c, 0, sizeof *c);
+  atomic_store(&c->wanted, UINT64_MAX);
+}
 
 static inline void cpu_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -53,8 +56,8 @@ Status team_create(int ranks, int threads_per_rank, int n_regions, int64_t deadl
   memset(team->rank, 0, rank_bytes);
   memset(team->views, 0, view_bytes);
   for (int r = 0; r < ranks; r++) {
-    counter_init(&team->rank[r].phases);
-    for (int q = 0; q < QUEUE_COUNT; q++) counter_init(&team->rank[r].steps[q]), counter_init(&team->rank[r].joins[q]);
+    team_counter_init(&team->rank[r].phases);
+    for (int q = 0; q < QUEUE_COUNT; q++) team_counter_init(&team->rank[r].steps[q]), team_counter_init(&team->rank[r].joins[q]);
   }
   for (int r = 0; r < ranks; r++)
     team->comms[r] = (LocalComm){.base = {.ops = &comm_local_ops, .rank = r, .size = ranks}, .team = team};
@@ -79,6 +82,8 @@ static void event_signal(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
   if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+void team_counter_wake(TeamCounter *c) { event_signal(&c->event, &c->sleepers); }
+
 bool team_aborted(const Team *team) { return atomic_load(&((Team *)team)->abort_state) != 0; }
 
 void team_abort(Team *team, int rank, const char *what) {
@@ -90,7 +95,8 @@ void team_abort(Team *team, int rank, const char *what) {
   event_signal(&team->barrier_event, &team->barrier_sleepers);
   event_signal(&team->view_event, &team->view_sleepers);
   for (int r = 0; r < team->ranks; r++)
-    for (int q = 0; q < QUEUE_COUNT; q++) event_signal(&team->rank[r].steps[q].event, &team->rank[r].steps[q].sleepers);
+    for (int q = 0; q < QUEUE_COUNT; q++) team_counter_wake(&team->rank[r].steps[q]);
+  if (team->on_abort) team->on_abort(team->on_abort_self);
 }
 
 int team_abort_rank(Team *team) {
@@ -104,7 +110,7 @@ const char *team_abort_text(Team *team) { return team_abort_rank(team) < 0 ? "" 
 static Status abort_status(Team *team, int rank) {
   int first = team_abort_rank(team);
   Status s = status_fail(STATUS_RANK, NULL, "stopped because rank %d failed: %s", first, team->abort_text);
-  s->rank = rank;
+  s->rank = team->first_rank + rank;
   return s;
 }
 
@@ -116,6 +122,7 @@ typedef struct Wait {
   const char *what;
   uint64_t epoch;
   int32_t region;
+  int64_t longer_ns;                               // than the deadline
 } Wait;
 
 static Status deadline_status(const Team *team, int rank, const Wait *wait) {
@@ -123,10 +130,11 @@ static Status deadline_status(const Team *team, int rank, const Wait *wait) {
   size_t used = 0;
   list[0] = 0;
   for (int r = 0; r < team->ranks && used + 16 < sizeof list; r++)
-    if (wait->missing(team, wait, r)) used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", r);
-  Status s = status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s in %s; not there yet: rank %s", rank, (double)team->deadline_ns / 1e9, wait->what,
+    if (wait->missing(team, wait, r)) used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", team->first_rank + r);
+  double waited_s = (double)(team->deadline_ns + wait->longer_ns) / 1e9;
+  Status s = status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s in %s; not there yet: rank %s", team->first_rank + rank, waited_s, wait->what,
                          used ? list : "(came just now)");
-  s->rank = rank;
+  s->rank = team->first_rank + rank;
   return s;
 }
 
@@ -137,7 +145,7 @@ static Status team_wait(Team *team, int rank, const Wait *wait) {
       cpu_pause();
       if (wait->ready(team, wait) || team_aborted(team)) break;
     }
-  int64_t end_ns = clock_now_ns() + team->deadline_ns;
+  int64_t end_ns = clock_now_ns() + team->deadline_ns + wait->longer_ns;
   for (;;) {
     uint32_t seen = atomic_load(wait->word);
     if (team_aborted(team)) return abort_status(team, rank);
@@ -167,10 +175,12 @@ static void want(TeamCounter *c, uint64_t count) {
   }
 }
 
-Status team_await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of, bool endless) {
+// `what`: NULL for queue `of`.
+static Status await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of, const char *what, int64_t deadline_ns) {
+  bool endless = deadline_ns == 0;
   if (!endless && !team_aborted(team) && atomic_load(&c->count) >= count) return NULL;
   for (int i = 0; team->spin && i < SPIN_PAUSES && atomic_load(&c->count) < count && (endless || !team_aborted(team)); i++) cpu_pause();
-  int64_t end_ns = 0, deadline_ns = 2 * team->deadline_ns;     // a wait for other ranks, on that queue, fails first: its text says more
+  int64_t end_ns = 0;
   for (uint64_t before = UINT64_MAX;;) {
     uint32_t seen = atomic_load(&c->event);
     want(c, count);                                      // before the look below: who counts in between sees it
@@ -181,9 +191,11 @@ Status team_await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of
     before = now;
     int64_t left_ns = end_ns - clock_now_ns();
     if (!endless && left_ns <= 0) {
-      Status s = status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s for its queue %s, which ended no step in that time", rank, (double)deadline_ns / 1e9,
-                             queue_name(of));
-      s->rank = rank;
+      double waited_s = (double)deadline_ns / 1e9;
+      Status s = what ? status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s for %s", team->first_rank + rank, waited_s, what)
+                      : status_fail(STATUS_RANK, NULL, "rank %d waited %.3f s for its queue %s, which ended no step in that time", team->first_rank + rank,
+                                    waited_s, queue_name(of));
+      s->rank = team->first_rank + rank;
       return s;
     }
     struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
@@ -193,12 +205,22 @@ Status team_await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of
   }
 }
 
+Status team_await(Team *team, int rank, TeamCounter *c, uint64_t count, Queue of, bool endless) {
+  return await(team, rank, c, count, of, NULL, endless ? 0 : 2 * team->deadline_ns);      // its wait for other ranks fails first: that text says more
+}
+
+Status team_await_for(Team *team, int rank, TeamCounter *c, uint64_t count, const char *what, int64_t deadline_ns) {
+  return await(team, rank, c, count, QUEUE_COMPUTE, what, deadline_ns);
+}
+
 // ---- Barrier ----
 
 static bool barrier_ready(const Team *team, const Wait *wait) { return atomic_load(&((Team *)team)->epoch) >= wait->epoch; }
 static bool barrier_missing(const Team *team, const Wait *wait, int r) { return atomic_load(&team->rank[r].arrived) < wait->epoch; }
 
-Status team_barrier(Team *team, int rank) {
+Status team_barrier(Team *team, int rank) { return team_barrier_after(team, rank, 0); }
+
+Status team_barrier_after(Team *team, int rank, int64_t longer_ns) {
   uint64_t mine = atomic_load(&team->rank[rank].arrived) + 1;
   atomic_store(&team->rank[rank].arrived, mine);
   if ((int)atomic_fetch_add(&team->entered, 1) + 1 == team->ranks) {
@@ -207,7 +229,7 @@ Status team_barrier(Team *team, int rank) {
     event_signal(&team->barrier_event, &team->barrier_sleepers);
     return team_aborted(team) ? abort_status(team, rank) : NULL;
   }
-  Wait wait = {&team->barrier_event, &team->barrier_sleepers, barrier_ready, barrier_missing, "a collective", mine, -1};
+  Wait wait = {&team->barrier_event, &team->barrier_sleepers, barrier_ready, barrier_missing, "a collective", mine, -1, longer_ns};
   return team_wait(team, rank, &wait);
 }
 
@@ -228,10 +250,10 @@ Status team_enter(Team *team, int rank, const Slot *slot) {
   for (int r = 1; r < team->ranks; r++) {
     const Slot *other = team_slot(team, rank, r);
     if (other->kind == first->kind && other->dtype == first->dtype && other->elems == first->elems && other->axis == first->axis) continue;
-    Status s = status_fail(STATUS_RANK, NULL, "ranks disagree: rank 0 asks for %s of %lld x %s on axis %d, rank %d for %s of %lld x %s on axis %d",
-                           slot_kind_name(first->kind), (long long)first->elems, dtype_name(first->dtype), first->axis, r,
+    Status s = status_fail(STATUS_RANK, NULL, "ranks disagree: rank %d asks for %s of %lld x %s on axis %d, rank %d for %s of %lld x %s on axis %d",
+                           team->first_rank, slot_kind_name(first->kind), (long long)first->elems, dtype_name(first->dtype), first->axis, team->first_rank + r,
                            slot_kind_name(other->kind), (long long)other->elems, dtype_name(other->dtype), other->axis);
-    s->rank = rank;
+    s->rank = team->first_rank + rank;
     return s;
   }
   return NULL;
@@ -255,15 +277,15 @@ static bool all_there(const Team *team, const Wait *wait) {
 
 static Status region_check(const Team *team, int rank, int32_t region) {
   if (region >= 0 && region < team->n_regions) return NULL;
-  Status s = status_fail(STATUS_RANK, NULL, "rank %d guards region %d, the team has %d", rank, region, team->n_regions);
-  s->rank = rank;
+  Status s = status_fail(STATUS_RANK, NULL, "rank %d guards region %d, the team has %d", team->first_rank + rank, region, team->n_regions);
+  s->rank = team->first_rank + rank;
   return s;
 }
 
 Status team_read_begin(Team *team, int rank, int32_t region) {
   TRY(region_check(team, rank, region));
   uint64_t epoch = atomic_load(&view_of(team, region, rank)->published);
-  Wait wait = {&team->view_event, &team->view_sleepers, all_there, published_missing, "a gathered view (shard not published)", epoch, region};
+  Wait wait = {&team->view_event, &team->view_sleepers, all_there, published_missing, "a gathered view (shard not published)", epoch, region, 0};
   return team_wait(team, rank, &wait);
 }
 
@@ -277,7 +299,7 @@ Status team_read_end(Team *team, int rank, int32_t region) {
 Status team_write_begin(Team *team, int rank, int32_t region) {
   TRY(region_check(team, rank, region));
   uint64_t epoch = atomic_load(&view_of(team, region, rank)->released);
-  Wait wait = {&team->view_event, &team->view_sleepers, all_there, released_missing, "a shard's update (view not released)", epoch, region};
+  Wait wait = {&team->view_event, &team->view_sleepers, all_there, released_missing, "a shard's update (view not released)", epoch, region, 0};
   return team_wait(team, rank, &wait);
 }
 

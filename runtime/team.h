@@ -45,6 +45,7 @@ struct LocalComm;
 
 struct Team {
   int ranks, n_regions;
+  int first_rank;                                        // of the axis: texts name first_rank + rank. Not 0 where there are several processes
   int64_t deadline_ns;
   bool spin;                                             // threads <= processors that this process may use
   TeamRank *rank;                                        // [ranks]
@@ -55,7 +56,9 @@ struct Team {
   _Alignas(TEAM_LINE_BYTES) _Atomic uint32_t barrier_event, view_event;   // futex words: change whenever a waiter should look again
   _Atomic uint32_t barrier_sleepers, view_sleepers;
   _Alignas(TEAM_LINE_BYTES) _Atomic uint32_t abort_state;                 // 0, 1: being written, 2: rank and text stand
-  int abort_rank;
+  int abort_rank;                                        // of the axis
+  void (*on_abort)(void *self);                          // called by the first team_abort, on its thread; NULL: nobody. Set before there are ranks
+  void *on_abort_self;
   char abort_text[512];
 };
 
@@ -67,6 +70,8 @@ typedef struct LocalComm {
 
 // Waits until all ranks have entered. Fails on abort and deadline.
 MUST_USE Status team_barrier(Team *team, int rank);
+// The same where the others may be waiting for other processes: fails so much later than the deadline, so that their error, which says more, comes first.
+MUST_USE Status team_barrier_after(Team *team, int rank, int64_t longer_ns);
 
 // Enters a collective: publishes `slot`, waits for all ranks, and fails on every rank alike when their slots differ. On success the
 // slots of all ranks may be read by team_slot until this rank enters its next collective.
@@ -83,6 +88,11 @@ void team_count(TeamCounter *counter, uint64_t more);
 // Waits until the counter of queue `of` of the rank has come to `count`. Fails on abort, and when nothing is counted for twice the deadline; it never
 // fails when `endless`: for what has nothing to do, and for what must have ended before its memory can be used again.
 MUST_USE Status team_await(Team *team, int rank, TeamCounter *counter, uint64_t count, Queue of, bool endless);
+
+// The same for a counter of the caller's own and a deadline since it last counted; the error says "rank R waited T s for WHAT".
+MUST_USE Status team_await_for(Team *team, int rank, TeamCounter *counter, uint64_t count, const char *what, int64_t deadline_ns);
+void team_counter_init(TeamCounter *counter);
+void team_counter_wake(TeamCounter *counter);            // who waits for it looks again: the team was aborted
 
 int team_abort_rank(Team *team);          // of the first team_abort: its rank; -1: none
 const char *team_abort_text(Team *team);  // and its text; ""
