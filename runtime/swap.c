@@ -210,3 +210,11 @@ void swap_destroy(SwapFile *file) {
 
 Swap *swap_channel(SwapFile *file, int rank) { return file->channels[rank]; }
 SwapInfo swap_info(const SwapFile *file) { return file->info; }
+
+int64_t swap_resident(const SwapFile *file) {
+  enum { BLOCK_BYTES = 512 };                     // of st_blocks, by definition
+  struct stat now;
+  if (fstat(file->place.fd, &now)) return -1;
+  int64_t bytes = (int64_t)now.st_blocks * BLOCK_BYTES;
+  return bytes < file->place.bytes ? bytes : file->place.bytes;
+}

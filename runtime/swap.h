@@ -53,6 +53,7 @@ void swap_destroy(SwapFile *file);              // NULL is fine. A channel in wh
 
 Swap *swap_channel(SwapFile *file, int rank);   // owned by the file
 SwapInfo swap_info(const SwapFile *file);
+int64_t swap_resident(const SwapFile *file);    // bytes that lie on the disk for it, asked of the file system, without its own bookkeeping; -1: it does not say
 const char *swap_engine_name(SwapEngine engine);   // "auto", "uring", "threads"
 
 #endif

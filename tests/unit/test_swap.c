@@ -114,6 +114,7 @@ static void test_every_byte(void **state) {
       SwapInfo info = swap_info(file);
       assert_int_equal(info.engine, ways[w].engine);
       assert_int_equal(info.bytes, sizes[i].bytes);
+      assert_int_equal(swap_resident(file), sizes[i].bytes);         // before anything is written
       assert_true(ways[w].direct == SWAP_DIRECT_AUTO || (!info.direct && info.direct_note[0]));
       walk(swap_channel(file, 0), sizes[i].bytes, (unsigned)i + 1, sizes[i].align);
       assert_int_equal(names_in(folder), 0);
