@@ -83,6 +83,8 @@ typedef struct PlanBytes {
 enum { PLAN_PAGE_BYTES = 4096 };
 int64_t plan_arena_bytes(const Graph *program, Scope scope);   // where the last device buffer of that scope ends, in whole pages
 int64_t buffer_process_bytes(const Graph *graph, const Buffer *buffer);   // of a process: those of all its ranks
+// Of a process: no places of these buffers, with these lives, take less of a tier. In whole pages; scratch in `arena`.
+int64_t plan_lower_bound_bytes(const Graph *program, Tier tier, Arena *arena);
 PlanBytes plan_bytes(const Graph *program, Arena *arena);
 
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 
 // Steps of work, a nanosecond or so each, after which nothing new is tried; the first heuristic is always finished. Local search of few items ends
-// after some hundred rounds, of about n^2 / 2 steps each.
-enum { WORK = 1 << 26, ROUNDS = 500 };
+// after some thousand rounds, of about n^2 / 2 steps each.
+enum { WORK = 1 << 26, ROUNDS = 5000 };
 
 // ---- The bound ----------------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ typedef struct Totals {
   int64_t inputs, outputs, parameters, parameter_elems, parameter_bytes, frozen;
   int64_t ranks, zero, micro_per_rank, buckets, buffers;
   int64_t sent, copied, saved, formula, padded, sent_control, sent_frozen;
-  int64_t peak[TIER_COUNT], peak_per_rank, category[CATEGORY_COUNT];
+  int64_t peak[TIER_COUNT], peak_per_rank, lower_bound, fragmentation, category[CATEGORY_COUNT];
   int64_t sent_dtype[DTYPE_NUMBERS];      // by element type on the wire
 } Totals;
 
@@ -63,6 +63,8 @@ static const Row rows[] = {
     BYTES("peak.device", MEMORY, peak[TIER_DEVICE], true, "memory of a process"),
     BYTES("peak.host", MEMORY, peak[TIER_HOST], true, "of a process, on the host beside a device"),
     BYTES("peak.nvme", MEMORY, peak[TIER_NVME], true, "of a process, on disk"),
+    BYTES("peak.device.lower_bound", MEMORY, lower_bound, true, "no places of the plan's buffers take less"),
+    BYTES("peak.device.fragmentation", MEMORY, fragmentation, true, "what the arenas take above that"),
     BYTES("peak.device.per_rank", MEMORY, peak_per_rank, true, "memory of a process divided by its ranks"),
 };
 #undef COUNT
@@ -160,6 +162,8 @@ static void count_bytes(const Graph *graph, Arena *arena, Metrics *m) {
   t->formula = bytes.formula_bytes;
   t->padded = bytes.padded_param_bytes;
   t->peak[TIER_DEVICE] = bytes.peak_bytes;
+  t->lower_bound = plan_lower_bound_bytes(graph, TIER_DEVICE, arena);
+  t->fragmentation = bytes_add(bytes.peak_bytes, -t->lower_bound);
   int ranks = graph->recipe.ranks_per_process > 0 ? graph->recipe.ranks_per_process : 1;
   t->peak_per_rank = bytes_add(bytes.rank_arena_bytes, bytes.process_arena_bytes / ranks);
   memcpy(t->category, bytes.peak_by_category, sizeof t->category);

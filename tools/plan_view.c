@@ -150,6 +150,7 @@ static bool make_curve(const Graph *g, Tier tier, Arena *arena, MemoryCurve *out
     if (total[i] > total[out->peak]) out->peak = (uint32_t)i;
   int64_t ranks = g->recipe.ranks_per_process > 0 ? g->recipe.ranks_per_process : 1;
   out->arena_bytes = bytes_add(bytes_times(tier_arena_bytes(g, tier, SCOPE_RANK), ranks), tier_arena_bytes(g, tier, SCOPE_PROCESS));
+  out->lower_bound_bytes = plan_lower_bound_bytes(g, tier, arena);
   return true;
 }
 

@@ -15,7 +15,12 @@ typedef struct MemoryCurve {
   const int64_t *total;        // [n_nodes]
   uint32_t peak;               // the first step of those where most is live
   int64_t arena_bytes;         // reserved: the peak and what alignment and fragmentation cost
+  int64_t lower_bound_bytes;   // no places of these buffers take less
 } MemoryCurve;
+
+static inline double curve_above_bound(const MemoryCurve *curve) {
+  return curve->lower_bound_bytes > 0 ? (double)curve->arena_bytes / (double)curve->lower_bound_bytes : 1;
+}
 
 // Why a rank sends: sums over the ledger, per step.
 typedef struct CauseBytes { const char *what, *pass; int64_t bytes, copied_bytes, count; } CauseBytes;

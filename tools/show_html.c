@@ -149,6 +149,7 @@ static void write_memory(JsonWriter *w, const PlanView *v) {
     json_write_object(w, NULL);
     json_write_text(w, "tier", tier_name(c->tier));
     json_write_int(w, "arena_bytes", c->arena_bytes);
+    json_write_int(w, "lower_bound_bytes", c->lower_bound_bytes);
     json_write_int(w, "peak", c->peak);
     json_write_array(w, "categories");
     for (int k = 0; k < CATEGORY_COUNT; k++) {

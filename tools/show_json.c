@@ -136,6 +136,7 @@ static void json_memory(JsonWriter *w, const PlanView *v) {
     json_write_object(w, NULL);
     json_write_text(w, "tier", tier_name(c->tier));
     json_write_int(w, "arena_bytes", c->arena_bytes);
+    json_write_int(w, "lower_bound_bytes", c->lower_bound_bytes);
     json_write_int(w, "peak_step", c->peak);
     json_write_int(w, "peak_live_bytes", c->total[c->peak]);
     json_write_object(w, "live_at_peak");

@@ -21,7 +21,8 @@ static void peak_line(const Style *s, const PlanView *v, const MemoryCurve *curv
   fprintf(s->to, "  most is live at step %s%u%s: %s of phase %s", style_on(s, TONE_NUMBER), n->id, style_off(s), n->op->name, phase_name(n->phase));
   if (layer_of(v, n->id)[0]) fprintf(s->to, ", layer %s%s", layer_of(v, n->id), n->backward ? " backward" : n->phase == PHASE_MICRO ? " forward" : "");
   if (n->origin) fprintf(s->to, ", node '%s'", n->origin);
-  fprintf(s->to, ": %s; reserved are %s\n", bytes_text(curve->total[curve->peak], live), bytes_text(curve->arena_bytes, reserved));
+  fprintf(s->to, ": %s; reserved are %s, %.4f of the lower bound\n", bytes_text(curve->total[curve->peak], live), bytes_text(curve->arena_bytes, reserved),
+          curve_above_bound(curve));
 }
 
 // The peak of each of CURVE_COLUMNS spans of steps as a bar from what never goes away to the most.

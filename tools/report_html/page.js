@@ -648,7 +648,8 @@ function setUpMemory() {
   if (!tier) return;
   const i = tier.peak;
   byId("memory-note").textContent = "Most is live at step " + i + ", " + plan.ops[steps.op[i]] + (steps.layer[i] ? " of " + layerName(steps.layer[i]) + (steps.backward[i] ? " backward" : "") : "") + ": " + bytesText(tier.total[i]) +
-    " per process of " + plan.ranks_per_process + " ranks; " + bytesText(tier.arena_bytes) + " are reserved.";
+    " per process of " + plan.ranks_per_process + " ranks; " + bytesText(tier.arena_bytes) + " are reserved, " +
+    (tier.arena_bytes / tier.lower_bound_bytes).toFixed(4) + " of the lower bound: what no other places of the same buffers could go below.";
   for (const t of tiers) {
     const rows = t.series.map((s) => [s.name, s.values[t.peak]]).filter((r) => r[1] > 0), padding = t.arena_bytes - t.total[t.peak];
     rows.sort((a, b) => b[1] - a[1]);
