@@ -91,7 +91,7 @@ static Status gather_grad(Grad *g) {
 const Op op_Gather = {.name = "Gather", .domain = "", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1, .nondifferentiable = 1 << 1,
                       .attrs = gather_attrs, .attrs_bytes = sizeof(GatherAttrs), .infer = gather_infer, .grad = gather_grad, .run_ref = gather_run, .cost = cost_rows};
 
-// ---- GatherGrad: inputs indices, dy. Duplicates are added in index order, in the element type. ----
+// ---- GatherGrad: inputs indices, dy, [base]. Duplicates are added in index order, in the element type; their sum is added to base's row. ----
 
 static Status gather_grad_infer(Node *node, Arena *arena) {
   const AttrInts *dims = &((const GatherAttrs *)node->attrs)->dims;
@@ -104,36 +104,120 @@ static Status gather_grad_infer(Node *node, Arena *arena) {
     char a[160], b[160];
     FAIL(MALFORMED, node->name, "GatherGrad: dy is %s; %s is needed", type_text(input_type(node, 1), a, sizeof a), type_text(&y, b, sizeof b));
   }
+  if (node_has_input(node, 2) && !type_equal(input_type(node, 2), &data)) {
+    char a[160], b[160];
+    FAIL(MALFORMED, node->name, "GatherGrad: base is %s; %s is needed", type_text(input_type(node, 2), a, sizeof a), type_text(&data, b, sizeof b));
+  }
   node->outputs[0]->type = data;
   return check_constant_indices(node, 0, data.dims[axis]);
 }
 
-static void add_row_any(const KernelContext *c, int64_t to, int64_t from, int64_t n) {
-  Dtype dtype = c->out[0].type->dtype;
-  for (int64_t i = 0; i < n; i++) out_f(c, 0, to + i, element_read(c->out[0].data, dtype, to + i) + in_f(c, 1, from + i));
+static Status grad_index(const KernelContext *c, const GatherShape *s, int64_t k, int64_t *out) {
+  int64_t index = in_i(c, 0, k);
+  TRY(index_in_range(c->node, c->node->inputs[0]->name, k, index, s->axis));
+  *out = index < 0 ? index + s->axis : index;
+  return STATUS_OK;
 }
 
-static void add_row_f32(const KernelContext *c, int64_t to, int64_t from, int64_t n) {
-  float *row = (float *)c->out[0].data + to;
-  c->loops->add(row, row, (const float *)c->in[1].data + from, n);
-}
-
-static Status gather_grad_rows(const KernelContext *c, void (*add_row)(const KernelContext *, int64_t, int64_t, int64_t)) {
+static Status gather_grad_ref(const KernelContext *c) {
   GatherShape s = gather_shape(c->out[0].type, c->in[0].type, ((const GatherAttrs *)c->node->attrs)->axis);
-  int64_t bytes = type_bytes(c->out[0].type);
-  if (bytes) memset(c->out[0].data, 0, (size_t)bytes);
+  Dtype dtype = c->out[0].type->dtype;
+  int64_t bytes = type_bytes(c->out[0].type), index;
+  if (has_input(c, 2)) copy_unless_same(c->out[0].data, c->in[2].data, bytes);
+  else if (bytes) memset(c->out[0].data, 0, (size_t)bytes);
   for (int64_t k = 0; k < s.indices; k++) {
-    int64_t index = in_i(c, 0, k);
-    TRY(index_in_range(c->node, c->node->inputs[0]->name, k, index, s.axis));
-    if (index < 0) index += s.axis;
-    for (int64_t o = 0; o < s.outer; o++) add_row(c, (o * s.axis + index) * s.inner, (o * s.indices + k) * s.inner, s.inner);
+    TRY(grad_index(c, &s, k, &index));
+    for (int64_t o = 0; o < s.outer; o++) {
+      int64_t to = (o * s.axis + index) * s.inner, from = (o * s.indices + k) * s.inner;
+      for (int64_t i = 0; i < s.inner; i++) out_f(c, 0, to + i, element_read(c->out[0].data, dtype, to + i) + in_f(c, 1, from + i));
+    }
   }
   return STATUS_OK;
 }
 
-static Status gather_grad_ref(const KernelContext *c) { return gather_grad_rows(c, add_row_any); }
-static Status gather_grad_cpu(const KernelContext *c) { return gather_grad_rows(c, add_row_f32); }
+static Status scatter_rows(const KernelContext *c, const GatherShape *s) {
+  int64_t bytes = type_bytes(c->out[0].type), index;
+  float *data = c->out[0].data;
+  if (bytes) memset(data, 0, (size_t)bytes);
+  for (int64_t k = 0; k < s->indices; k++) {
+    TRY(grad_index(c, s, k, &index));
+    for (int64_t o = 0; o < s->outer; o++) {
+      float *row = data + (o * s->axis + index) * s->inner;
+      c->loops->add(row, row, (const float *)c->in[1].data + (o * s->indices + k) * s->inner, s->inner);
+    }
+  }
+  return STATUS_OK;
+}
 
-const Op op_GatherGrad = {.name = "GatherGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 1,
+// The rows of each index as a chain: first[] leads from a hash of the index to the first row of a chain, 1 + k, or 0.
+typedef struct RowChains { int64_t *first, *next, *last; int64_t capacity; } RowChains;
+
+static int64_t chains_capacity(int64_t rows) {
+  int64_t capacity = 1;
+  while (capacity < 2 * rows) capacity *= 2;
+  return capacity;
+}
+
+static Status chain_rows(const KernelContext *c, const GatherShape *s, RowChains *chains) {
+  memset(chains->first, 0, sizeof *chains->first * (size_t)chains->capacity);
+  for (int64_t k = 0; k < s->indices; k++) {
+    int64_t index, other;
+    TRY(grad_index(c, s, k, &index));
+    int64_t slot = (int64_t)((uint64_t)index * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (chains->capacity - 1);
+    for (; chains->first[slot]; slot = (slot + 1) & (chains->capacity - 1)) {
+      TRY(grad_index(c, s, chains->first[slot] - 1, &other));
+      if (other == index) break;
+    }
+    chains->next[k] = chains->last[k] = -1;
+    int64_t first = chains->first[slot] ? chains->first[slot] - 1 : k;
+    if (first == k) chains->first[slot] = k + 1;
+    else chains->next[chains->last[first]] = k;
+    chains->last[first] = k;
+  }
+  return STATUS_OK;
+}
+
+// Rows of one index are summed by themselves, then added to base's row: the bits of Add(base, GatherGrad(indices, dy)), but for signs of zeros.
+static Status scatter_into_base(const KernelContext *c, const GatherShape *s) {
+  int64_t index;
+  RowChains chains = {.capacity = chains_capacity(s->indices), .first = c->workspace};
+  chains.next = chains.first + chains.capacity;
+  chains.last = chains.next + s->indices;
+  float *sum = (float *)(chains.last + s->indices), *data = c->out[0].data;
+  TRY(chain_rows(c, s, &chains));
+  copy_unless_same(data, c->in[2].data, type_bytes(c->out[0].type));
+  for (int64_t first = 0; first < s->indices && s->inner; first++) {
+    if (chains.last[first] < 0) continue;
+    TRY(grad_index(c, s, first, &index));
+    for (int64_t o = 0; o < s->outer; o++) {
+      memset(sum, 0, sizeof *sum * (size_t)s->inner);
+      for (int64_t k = first; k >= 0; k = chains.next[k])
+        c->loops->add(sum, sum, (const float *)c->in[1].data + (o * s->indices + k) * s->inner, s->inner);
+      float *row = data + (o * s->axis + index) * s->inner;
+      c->loops->add(row, row, sum, s->inner);
+    }
+  }
+  return STATUS_OK;
+}
+
+static Status gather_grad_cpu(const KernelContext *c) {
+  GatherShape s = gather_shape(c->out[0].type, c->in[0].type, ((const GatherAttrs *)c->node->attrs)->axis);
+  return has_input(c, 2) ? scatter_into_base(c, &s) : scatter_rows(c, &s);
+}
+
+static Status gather_grad_workspace(KernelPrepare *p) {
+  const Type *data = &p->node->outputs[0]->type, *indices = input_type(p->node, 0);
+  GatherShape s = gather_shape(data, indices, ((const GatherAttrs *)p->node->attrs)->axis);
+  if (node_has_input(p->node, 2))
+    p->workspace_bytes = (chains_capacity(s.indices) + 2 * s.indices) * (int64_t)sizeof(int64_t) + s.inner * (int64_t)sizeof(float);
+  return STATUS_OK;
+}
+
+static bool gather_grad_alias(const Node *node, int output, int input, Alias *out) {
+  *out = (Alias){.kind = ALIAS_INPLACE, .input = 2};
+  return input == 2;
+}
+
+const Op op_GatherGrad = {.name = "GatherGrad", .domain = "tessera", .min_inputs = 2, .max_inputs = 3, .min_outputs = 1, .max_outputs = 1,
                           .nondifferentiable = 1, .attrs = gather_grad_attrs, .attrs_bytes = sizeof(GatherAttrs), .infer = gather_grad_infer,
-                          .run_ref = gather_grad_ref, .run_cpu = gather_grad_cpu, .cost = cost_move};
+                          .run_ref = gather_grad_ref, .run_cpu = gather_grad_cpu, .workspace = gather_grad_workspace, .alias = gather_grad_alias, .cost = cost_move};

@@ -23,6 +23,7 @@ const char *const pipeline_train[] = {
     "dead_code",
     "build_backward",
     "merge_common",         // what backward computes again and forward has already
+    "fuse_gather_grad",
     "dead_code",
     "fuse_elementwise",
     "attach_optimizer",

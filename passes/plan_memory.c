@@ -124,31 +124,42 @@ static bool others_ended(const Memory *m, const Node *n, const Uses *uses, bool 
   return true;
 }
 
-// A gradient and the chain of views that it is can be produced where its bucket has room for it.
+// The value whose bytes `v` is, through views of the same size that this micro-batch makes; NULL where its place is decided elsewhere.
+static Value *pinnable(const Memory *m, Value *v) {
+  int64_t bytes = value_bytes(v);
+  for (Value *at = v;;) {
+    Node *p = at->producer;
+    Alias view;
+    if (!p || p->phase != PHASE_MICRO || m->pinned[at->id] || at->role == ROLE_CONST || at->carry) return NULL;
+    if (node_alias(p, at->output_index, ALIAS_UPDATE, &view)) return NULL;
+    if (!node_alias(p, at->output_index, ALIAS_VIEW, &view)) break;
+    if (view.offset_bytes || view.rank_relative || value_bytes(p->inputs[view.input]) != bytes) return NULL;
+    at = p->inputs[view.input];
+  }
+  Value *root = find_root(m, v);
+  return m->pinned[root->id] || value_bytes(root) != bytes ? NULL : root;
+}
+
+// A gradient, and the chain of views that it is, can be produced where its bucket has room for it; so can a summand that it is written over.
 static void pin_into_bucket(Memory *m, const Node *pack, int input) {
   Alias a;
   Value *v = pack->inputs[input];
   if (!pack->op->alias || !pack->op->alias(pack, 0, input, &a) || a.kind != ALIAS_PART) return;
   for (int k = 0; k < input; k++)
     if (pack->inputs[k] == v) return;
-  int64_t bytes = value_bytes(v);
-  for (Value *at = v;;) {
-    Node *p = at->producer;
-    Alias view;
-    if (!p || p->phase != PHASE_MICRO || m->pinned[at->id] || at->role == ROLE_CONST || at->carry) return;
-    if (node_alias(p, at->output_index, ALIAS_UPDATE, &view)) return;
-    if (!node_alias(p, at->output_index, ALIAS_VIEW, &view)) break;
-    if (view.offset_bytes || view.rank_relative || value_bytes(p->inputs[view.input]) != bytes) return;
-    at = p->inputs[view.input];
+  const Node *reader = pack;
+  while ((v = pinnable(m, v)) && others_ended(m, reader, uses_of(m, v), true)) {      // else somebody reads it when it is written over already
+    m->pinned[v->id] = true;
+    v->loc = (Location){pack->outputs[0]->loc.buffer, a.offset_bytes, 0};
+    Buffer *b = &m->graph->buffers[v->loc.buffer];
+    if (m->begin[v->producer->id] < b->first) b->first = m->begin[v->producer->id];
+    share_buffer(m, v->loc.buffer, uses_of(m, v));
+    Alias over;
+    reader = v->producer;
+    if (2 * value_bytes(v) < b->bytes) return;             // the bucket would lie there for the sake of little
+    if (!node_alias(reader, v->output_index, ALIAS_INPLACE, &over) || over.rank_relative || value_bytes(reader->inputs[over.input]) != value_bytes(v)) return;
+    v = reader->inputs[over.input];
   }
-  Value *root = find_root(m, v);
-  if (m->pinned[root->id] || value_bytes(root) != bytes) return;
-  if (!others_ended(m, pack, uses_of(m, root), true)) return;      // somebody reads it when the bucket is written over already
-  m->pinned[root->id] = true;
-  root->loc = (Location){pack->outputs[0]->loc.buffer, a.offset_bytes, 0};
-  Buffer *b = &m->graph->buffers[root->loc.buffer];
-  if (m->begin[root->producer->id] < b->first) b->first = m->begin[root->producer->id];
-  share_buffer(m, root->loc.buffer, uses_of(m, root));
 }
 
 static void pin_gradients(Memory *m) {

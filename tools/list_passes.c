@@ -24,6 +24,8 @@ static const Example examples[] = {
     {"fuse_transpose", "s = MatMul (x, t)", "s = tessera.FusedMatMul <transB = 1> (x, w)"},
     {"mixed_precision", "h = Gemm (x, w, b)", "h = Gemm (\"x.bf16\", \"w.bf16\", \"b.bf16\")"},
     {"build_backward", "r = Relu (h)", "\"r.grad.ReluGrad\" = tessera.ReluGrad (r, \"s.grad.Gemm\")"},
+    {"fuse_gather_grad", "\"w.grad\" = Add (\"p.1.grad.FusedMatMul.1\", \"e.grad.GatherGrad\")",
+     "\"w.grad\" = tessera.GatherGrad <dims = [8, 4]> (i, \"p.1.grad.FusedMatMul\", \"p.1.grad.FusedMatMul.1\")"},
     {"fuse_elementwise", "b = Tanh (a)",
      "b, c, q = tessera.FusedElementwise <arguments = [0, 1, 2, 3, 0, 4, 4], operators = [\"Mul\", \"Tanh\", \"Add\", \"Mul\"], results = [3, 4, 5]> (x, w)"},
     {"attach_optimizer", "", "SquaredNorm = tessera.SquaredNorm (\"tessera.inverse_count\", \"w.grad\")"},
