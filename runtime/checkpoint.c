@@ -245,6 +245,7 @@ static Status write_meta(const char *dir, const Graph *program, const Checkpoint
   }
   if (!meta || json_object_set_new(meta, "options", texts_to_json(info->options, info->n_options)) ||
       json_object_set_new(meta, "defaults", texts_to_json(info->defaults, info->n_defaults)) ||
+      (info->data && json_object_set_new(meta, "data", texts_to_json(info->data, info->n_data))) ||
       (info->n_ties && json_object_set_new(meta, "ties", ties_to_json(info->ties, info->n_ties))) ||
       (info->n_origins && json_object_set_new(meta, "initializers", origins_to_json(info->origins, info->n_origins)))) {
     json_decref(meta);
@@ -400,6 +401,7 @@ static Status read_origins(Checkpoint *c) {
   if (!status) status = ties_from_json(json_object_get(c->meta, "ties"), c->arena, &c->info.ties, &c->info.n_ties);
   if (!status) status = read_texts(c, "options", &c->info.options, &c->info.n_options);
   if (!status) status = read_texts(c, "defaults", &c->info.defaults, &c->info.n_defaults);
+  if (!status && json_object_get(c->meta, "data")) status = read_texts(c, "data", &c->info.data, &c->info.n_data);
   ARENA_RETURN(c->arena, status_context(status, "%s/%s", c->dir, meta_name));
 }
 

@@ -20,6 +20,8 @@ typedef struct CheckpointInfo {
   // its default. Recorded and given back as they are.
   const char *const *options, *const *defaults;
   size_t n_options, n_defaults;
+  const char *const *data;         // what the data were (data_fingerprint); NULL: not known
+  size_t n_data;
   // The recipe, for people and for checks at --resume:
   const char *optimizer, *precision, *reduce;
   int zero, ranks;

@@ -475,7 +475,10 @@ void data_close(Data *d) {
     if (d->inputs) free((char *)d->inputs[i].name);
     if (d->feeds) feed_finish(&d->feeds[i]);
   }
-  for (size_t i = 0; i < d->n_files; i++) close(d->files[i]);
+  for (size_t i = 0; i < d->n_files; i++) {
+    close(d->files[i].fd);
+    free(d->files[i].path);
+  }
   if (d->has_stream) stream_finish(&d->stream);
   free(d->inputs);
   free(d->shapes);

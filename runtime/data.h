@@ -74,6 +74,11 @@ int64_t data_samples(const Data *data);                       // in the sources;
 bool data_has_tokens(const Data *data);                       // samples are token sequences
 double data_tokens_per_batch(const Data *data);               // elements of the first integer input of rank 2; mean over known batches
 
+// What the data are, for checkpoints: texts in `arena`, one a file (bytes, XXH3-128 of pieces of it, path) or other source. Reads the pieces.
+MUST_USE Status data_fingerprint(const Data *data, Arena *arena, const char *const **out, size_t *n_out);
+// The first difference in what was read, wherever files lie: "had 'a.bin' (...), and now comes 'b.bin' (...)", in `arena`; NULL: there is none.
+MUST_USE Status data_difference(const char *const *before, size_t n_before, const char *const *now, size_t n_now, Arena *arena, const char **out);
+
 // Are batches [first, first + n) there? Always, but for a stream that ends: blocks until it knows. A last batch of a shape that the model does not take
 // (what is left over of the data, smaller than the others) is not there; another one is MALFORMED.
 MUST_USE Status data_available(Data *data, int64_t first, int64_t n, bool *out);

@@ -14,14 +14,16 @@ Status data_file_open(Data *data, const char *path, int *out_fd) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) FAIL(IO, NULL, "--data: cannot open %s: %s", path, strerror(errno));
   struct stat st;
-  int *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
+  DataFile *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
   if (files) data->files = files;
-  if (!files || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+  char *copy = files ? strdup(path) : NULL;
+  if (!copy || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
     close(fd);
-    if (!files) FAIL(RESOURCE, NULL, "no memory to open %s", path);
+    free(copy);
+    if (!copy) FAIL(RESOURCE, NULL, "no memory to open %s", path);
     FAIL(IO, NULL, "--data: %s is no regular file; a stream comes by '-'", path);
   }
-  data->files[data->n_files++] = fd;
+  data->files[data->n_files++] = (DataFile){fd, copy};
   *out_fd = fd;
   return NULL;
 }

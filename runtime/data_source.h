@@ -23,6 +23,8 @@ typedef struct DataPart {
   int64_t offset_bytes, first_elem, n_elems;
 } DataPart;
 
+typedef struct DataFile { int fd; char *path; } DataFile;      // both owned
+
 typedef struct Feed {
   FeedKind kind;
   const char *source;          // as the user named it first
@@ -63,7 +65,7 @@ struct Data {
   int n_variants;
   int *batch_variants;         // [n_batches], sources by batch; NULL: all are of variant 0
   Feed *feeds;                 // per input
-  int *files;                  // descriptors
+  DataFile *files;             // in the order of opening
   size_t n_files;
   Stream stream;
   bool has_stream;

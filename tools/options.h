@@ -11,7 +11,7 @@
 #include "../ir/status.h"
 
 enum { RUN = 1, COMPILE = 2, SHOW = 4, VERIFY = 8, EXPORT = 16, OPT = 32, SYNTH = 64, SIMULATE = 128,
-       DIFF = 256, REDUCE = 512, CONFIG = 1024, TUNE = 2048 };   // bits of `commands`
+       DIFF = 256, REDUCE = 512, CONFIG = 1024, TUNE = 2048, BENCH = 4096 };   // bits of `commands`
 // Further bits: what a plan has decided already; what decides results; what `show` takes without a value, too (then "").
 enum { FIXED = 1 << 16, RESULT = 1 << 17, BARE = 1 << 18 };
 

@@ -68,6 +68,18 @@ Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_ch
   return status_context(status, "%s/meta.json", options->resume);
 }
 
+Status resume_data(const Options *options, const Checkpoint *checkpoint, const char *const *data, size_t n_data, Arena *arena, int64_t *out_batch) {
+  const CheckpointInfo *info = checkpoint_info(checkpoint);
+  const char *difference = NULL;
+  *out_batch = options->new_data ? 0 : info->next_batch;
+  if (options->new_data || !info->data) return STATUS_OK;
+  TRY(data_difference(info->data, info->n_data, data, n_data, arena, &difference));
+  if (difference)
+    FAIL(USAGE, NULL, "--data: the checkpoint '%s' was saved within other data: they %s; give the same, or --new-data to begin these at their first batch",
+         options->resume, difference);
+  return STATUS_OK;
+}
+
 static Status append(TextList *list, const char *text, size_t n) {
   const char **items = realloc(list->items, (size_t)(list->n + 1) * sizeof *items);
   if (!items) FAIL(RESOURCE, NULL, "out of memory for the options");

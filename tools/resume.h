@@ -5,11 +5,15 @@
 #define TESSERA_RESUME_H
 
 #include "../runtime/checkpoint.h"
+#include "../runtime/data.h"
 #include "compile_flow.h"
 
 // Opens options->resume, checks that it is of the model or plan that `flow` has open, and gives in *out (options_finish, also after an error) the
 // options with which it is continued: what the command line does not say is as it was. What differs is said on stderr.
 MUST_USE Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_checkpoint, Options *out);
+
+// Are `data` those that the checkpoint was reading? USAGE names the first that is not; with --new-data nothing is asked. *out_batch: where they go on.
+MUST_USE Status resume_data(const Options *options, const Checkpoint *checkpoint, const char *const *data, size_t n_data, Arena *arena, int64_t *out_batch);
 
 // What a checkpoint of this run records in `options` and `defaults` of its CheckpointInfo; heap, ended by options_free_texts.
 MUST_USE Status resume_record(const Options *options, const Flow *flow, int64_t total_steps, TextList *given, TextList *defaults);

@@ -105,6 +105,8 @@ typedef struct Run {
   Status stop;                 // why it cannot go on; what was done is kept
   const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
   size_t n_origins;
+  const char *const *data_texts;    // what the data are, for checkpoints; NULL: nobody asks
+  size_t n_data_texts;
   int64_t saved_step;          // of the newest checkpoint of this run; -1: none
 } Run;
 
@@ -193,6 +195,7 @@ static Status explain_inputs(Flow *flow, const Options *options) {
 
 static Status open_checkpoint(Run *run) {
   run->seed = (uint64_t)run->options->seed;
+  if (run->options->new_data && !run->options->resume) FAIL(USAGE, NULL, "--new-data is about --resume: without a checkpoint all data are new");
   if (!run->options->resume) return STATUS_OK;
   TRY(resume_open(run->options, &run->flow, &run->checkpoint, &run->continued));
   run->options = &run->continued;
@@ -285,11 +288,20 @@ static Status compile_known_shapes(Run *run) {
   return compile_shapes(run, run->first_step * run->micro_batches, needed * run->micro_batches);
 }
 
+// Where in the data it goes on.
+static Status find_place(Run *run) {
+  int64_t next = 0;
+  if (run->checkpoint || run->options->save) TRY(data_fingerprint(run->data, run->flow.arena, &run->data_texts, &run->n_data_texts));
+  if (run->checkpoint) TRY(resume_data(run->options, run->checkpoint, run->data_texts, run->n_data_texts, run->flow.arena, &next));
+  run->batch_offset = next - run->first_step * run->micro_batches;
+  return STATUS_OK;
+}
+
 static Status choose_steps(Run *run) {
   const Options *o = run->options;
   const Graph *program = run->flow.plan.programs[0];
   run->micro_batches = program->recipe.micro_per_rank * mesh_ranks(&program->mesh);
-  if (run->checkpoint) run->batch_offset = checkpoint_info(run->checkpoint)->next_batch - run->first_step * run->micro_batches;
+  TRY(find_place(run));
   run->data_feed = data_feed(run->data);
   run->moved_feed = (DataFeed){fill_moved, run, variant_moved};
   int64_t batches = data_batches(run->data);
@@ -530,7 +542,7 @@ static Status save_to(Run *run, const char *dir, const TextList *given, const Te
   CheckpointInfo info = {
     .step = step, .seed = run->seed, .next_batch = step * run->micro_batches + run->batch_offset, .model_path = absolute ? absolute : path,
     .fingerprint = fingerprint, .loss_scale = executor_loss_scale(run->executor), .options = given->items, .n_options = (size_t)given->n,
-    .defaults = defaults->items, .n_defaults = (size_t)defaults->n,
+    .defaults = defaults->items, .n_defaults = (size_t)defaults->n, .data = run->data_texts, .n_data = run->n_data_texts,
   };
   Status status = STATUS_OK;
   if (!run->origins) status = model_weight_origins(model, run->flow.arena, &run->origins, &run->n_origins);

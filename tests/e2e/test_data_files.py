@@ -97,6 +97,42 @@ def check_resume(tmp):
     run(tmp, GPT, *data, "--epochs", 2, "--steps", 3, expect=2, says=["--epochs 2"])
 
 
+def check_other_data(tmp):
+    """A checkpoint goes on with its own data, wherever they lie; others are refused by name, or begun with --new-data."""
+    t, name = tokens(), lambda n: os.path.join(tmp, n)
+    first, second = write(name("first.bin"), t[:1500]), write(name("second.bin"), t[1500:3000])
+    saved, again = name("of first"), name("again")
+    run(tmp, GPT, "--data", first, "--data", second, "--steps", 2, "--save", saved, "--no-shuffle")
+    rest = run(tmp, GPT, "--data", first, "--data", second, "--steps", 1, "--resume", saved)
+    os.mkdir(name("moved"))
+    moved = [write(name("moved/" + n), open(p, "rb").read()) for n, p in (("a b.bin", first), ("c.bin", second))]
+    r = run(tmp, GPT, "--data", moved[0], "--data", moved[1], "--steps", 1, "--resume", saved)
+    check((r["losses"], r["params_hash"]) == (rest["losses"], rest["params_hash"]), "moved files go on otherwise")
+    changed = t[:1500].copy()
+    changed[700] ^= 1
+    cases = [([second, first], ["had '%s' (3000 bytes" % first, "comes '%s' (3000 bytes" % second]), ([first], ["had '%s'" % second, "they end before it"]),
+             ([first, second, moved[0]], ["they ended there, and now comes '%s'" % moved[0]]),
+             ([write(name("changed.bin"), changed), second], ["had '%s'" % first, "comes '%s'" % name("changed.bin")]), (["random"], ["comes 'random'"])]
+    for files, says in cases:
+        run(tmp, GPT, *(x for f in files for x in ("--data", f)), "--steps", 1, "--resume", saved, expect=2, says=[*says, "--new-data"])
+    r = run(tmp, GPT, "--data", second, "--steps", 2, "--resume", saved, "--new-data", "--save", again)
+    fresh = run(tmp, GPT, "--data", second, "--steps", 2, "--no-shuffle", "--lr", 0)
+    step0 = run(tmp, GPT, "--data", second, "--steps", 1, "--resume", saved, "--new-data", "--lr", 0)
+    check(r["losses"][0] == step0["losses"][0] and r["losses"][0] != rest["losses"][0] and r["losses"] != fresh["losses"], "--new-data: %s" % r["losses"])
+    whole = run(tmp, GPT, "--data", second, "--steps", 3, "--resume", saved, "--new-data")
+    part = run(tmp, GPT, "--data", second, "--steps", 1, "--resume", again)
+    check(part["losses"] == whole["losses"][2:] and part["params_hash"] == whole["params_hash"], "after --new-data: %s, in one: %s" % (part["losses"], whole["losses"]))
+    run(tmp, GPT, "--data", second, "--steps", 1, "--new-data", expect=2, says=["about --resume"])
+    large = np.arange(400000, dtype=np.uint16) % 250          # of which pieces are hashed: its first, middle and last tokens are among them
+    path = write(name("large.bin"), large)
+    run(tmp, GPT, "--data", path, "--steps", 1, "--save", saved)
+    run(tmp, GPT, "--data", path, "--steps", 1, "--resume", saved)
+    for at in (0, 32768, -1):
+        other = large.copy()
+        other[at] ^= 1
+        run(tmp, GPT, "--data", write(path, other), "--steps", 1, "--resume", saved, expect=2, says=["--new-data"])
+
+
 def check_rows(tmp):
     """Rows of several .npy and .safetensors files, by input; each sample once in an epoch."""
     rng = np.random.default_rng(1)
@@ -207,6 +243,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_forms(folder)
     check_rows(folder)
     check_resume(folder)
+    check_other_data(folder)
     check_packing(folder)
     check_hostile(folder)
     check_large(folder)

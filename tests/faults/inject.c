@@ -19,6 +19,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef TESSERA_URING
+#include <liburing.h>
+#endif
 
 #define REAL(type, name, ...)            \
   type __real_##name(__VA_ARGS__);       \
@@ -132,11 +135,32 @@ REAL(int, fclose, FILE *file) {                       // the stream is gone in a
   int result = __real_fclose(file);
   return fails(KIND_WRITE, ENOSPC) ? EOF : result;
 }
+REAL(int, fallocate, int fd, int mode, off_t at, off_t n) { return fails(KIND_WRITE, ENOSPC) ? -1 : __real_fallocate(fd, mode, at, n); }
+REAL(int, ftruncate, int fd, off_t n) { return fails(KIND_WRITE, ENOSPC) ? -1 : __real_ftruncate(fd, n); }
 REAL(int, fsync, int fd) { return fails(KIND_FSYNC, EIO) ? -1 : __real_fsync(fd); }
 REAL(int, rename, const char *from, const char *to) { return fails(KIND_RENAME, EACCES) ? -1 : __real_rename(from, to); }
 REAL(int, renameat2, int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
   return fails(KIND_RENAME, EINVAL) ? -1 : __real_renameat2(from_dir, from, to_dir, to, flags);
 }
+
+// ---- io_uring: entries are counted when they are submitted; one that is to fail goes to no file, and its answer is changed to the error ----
+
+#ifdef TESSERA_URING
+REAL(int, io_uring_submit_and_wait_timeout, struct io_uring *ring, struct io_uring_cqe **out, unsigned n, struct __kernel_timespec *time, sigset_t *mask) {
+  for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
+    struct io_uring_sqe *entry = &ring->sq.sqes[i & *ring->sq.kring_mask];
+    bool is_read = entry->opcode == IORING_OP_READ, is_write = entry->opcode == IORING_OP_WRITE;
+    if ((is_read && fails(KIND_READ, EIO)) || (is_write && fails(KIND_WRITE, ENOSPC))) entry->fd = -1;
+  }
+  int result = __real_io_uring_submit_and_wait_timeout(ring, out, n, time, mask);
+  unsigned head;
+  struct io_uring_cqe *answer;
+  io_uring_for_each_cqe(ring, head, answer) {
+    if (answer->res == -EBADF) answer->res = fault.kind == KIND_READ ? -EIO : -ENOSPC;
+  }
+  return result;
+}
+#endif
 
 // ---- Address space, threads and processes ----
 

@@ -152,6 +152,31 @@ def check_reader(log, command):
     print("%-8s %-7s %d" % (command[0], "alloc", n - 1), flush=True)
 
 
+def check_swap(work, log, engine):
+    """The swap file: every call that fails ends the command with an error, and nothing is left in its folder."""
+    global runs
+    command = ["bench", "io", "--swap-dir", work, "--io-engine", engine, "--io-size", "128KiB", "--io-request", "64KiB", "--io-block", "16KiB", "--io-depth", "2",
+               "--io-rounds", "1", "--ranks", "2"]
+    shutil.rmtree(work, ignore_errors=True)
+    os.mkdir(work)
+    p = tessera(*command, program=TESSERA)
+    if p.returncode == 4:
+        print("%-8s %-7s left out: %s" % ("swap", engine, p.stderr.strip()), flush=True)
+        return
+    for kind, code, said in (("alloc", 7, "memory"), ("open", 5, "cannot make"), ("read", 5, "cannot read"), ("write", 5, "No space left"), ("map", 7, "no memory"), ("thread", 7, "no thread")):
+        n, hit = 0, True
+        while hit:
+            n += 1
+            runs += 1
+            if os.path.exists(log):
+                os.remove(log)
+            p = tessera(*command, fault="%s:%d" % (kind, n), log=log)
+            hit = "hit" in open(log).read()
+            if p.returncode != (code if hit else 0) or (hit and (said not in p.stderr or not p.stderr.startswith("tessera: error: "))) or os.listdir(work):
+                fail("swap %s, %s:%d: exit %d, %s; left %s" % (engine, kind, n, p.returncode, p.stderr[-500:], os.listdir(work)))
+        print("%-8s %-7s %s %d" % ("swap", kind, engine, n - 1), flush=True)
+
+
 def check_history(work, model, data):
     """The step loop allocates for the losses only, after step 1 and step 1025: when that fails, the run ends with an error and keeps what it did."""
     columns = 7                                         # of History in tools/run.c, that grow one after the other
@@ -226,6 +251,8 @@ def main():
                        "zero_optimization": {"stage": 2, "contiguous_gradients": True}}, f)
         for command in (["verify", old["plan"]], ["verify", old["queues"]], ["show", model], ["show", old["plan"], "--json"], ["config", "--config", deepspeed, "--json"]):
             check_reader(os.path.join(tmp, "log"), command)
+        for engine in ("uring", "threads"):
+            check_swap(os.path.join(tmp, "work"), os.path.join(tmp, "log"), engine)
         check_history(os.path.join(tmp, "work"), model, data)
     print("%d runs, %d failed" % (runs, len(failures)))
     sys.exit(1 if failures else 0)
