@@ -219,6 +219,8 @@ typedef struct Recipe {
   const char *optimizer;       // "adamw"; of parameters whose group names no other
   double lr;                   // default learning rate
   double loss_units;           // a power of two near the summands of a step's loss: loss_seed is the scale of the mean loss divided by it; 0: no scaling
+  int64_t memory_bytes, host_bytes, nvme_bytes;      // budgets of a process; 0: none
+  const char *chosen;          // what was chosen to keep them, and why; NULL: nothing
   const char *options;         // what was asked for and decides results, one option of the command line per line; NULL: not known
   int processes, ranks_per_process, threads_per_rank;
   const char *isa;             // "scalar", "avx2", "avx512", "amx"

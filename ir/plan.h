@@ -85,6 +85,8 @@ int64_t plan_arena_bytes(const Graph *program, Scope scope);   // where the last
 int64_t buffer_process_bytes(const Graph *graph, const Buffer *buffer);   // of a process: those of all its ranks
 // Of a process: no places of these buffers, with these lives, take less of a tier. In whole pages; scratch in `arena`.
 int64_t plan_lower_bound_bytes(const Graph *program, Tier tier, Arena *arena);
+int64_t plan_process_bytes(const Graph *program, Tier tier);   // what a process holds of a tier: its ranks' arenas and its own
+int64_t plan_budget_bytes(const Graph *program, Tier tier);    // that the recipe allows; INT64_MAX: no limit
 PlanBytes plan_bytes(const Graph *program, Arena *arena);
 
 #endif

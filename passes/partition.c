@@ -29,6 +29,10 @@ static void record_target(Graph *graph, const CompileOptions *o) {
   r->model = arena_string(arena, o->model_path);
   char fingerprint[HEX128_BYTES];
   if (o->weights) r->fingerprint = arena_string(arena, hex128_text(o->weights->fingerprint[0], o->weights->fingerprint[1], fingerprint));
+  r->memory_bytes = o->memory_bytes;
+  r->host_bytes = o->host_bytes;
+  r->nvme_bytes = o->nvme_bytes;
+  r->chosen = arena_string(arena, o->chosen);
   r->precision = arena_string(arena, o->precision);
   r->ranks_per_process = o->ranks_per_process ? o->ranks_per_process : o->ranks;
   r->processes = o->ranks / r->ranks_per_process;

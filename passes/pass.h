@@ -48,6 +48,8 @@ typedef struct CompileOptions {
   double ema;                    // decay of a moving average of the parameters; 0: none is kept
   const ParamGroup *groups;      // the first that matches a parameter holds
   size_t n_groups;
+  int64_t memory_bytes, host_bytes, nvme_bytes;      // budgets of a process: recorded, and what verify_plan holds the plan to; 0: none
+  const char *chosen;            // what was chosen to keep them, and why: recorded; NULL: nothing
   const char *model_path;        // recorded
   const WeightSource *weights;   // recorded by path and fingerprint
   bool resume;                   // optimizer state is loaded, not zeroed

@@ -22,6 +22,7 @@ const PlanCode plan_codes[] = {
     {"memory", "uninitialized", "a step reads bytes that nothing has written"},
     {"memory", "overlap", "a step's inputs, outputs and workspace share bytes although its operator does not allow it"},
     {"memory", "alias", "a view does not lie where its operator says"},
+    {"memory", "budget", "a process holds more of a tier than the budget that the plan records"},
     {"memory", "carry", "a value becomes what it is not, or does not lie where its successor is read"},
     {"views", "use_before_gather", "a gathered value is read before its gather"},
     {"views", "use_after_release", "a gathered value is read after its release"},

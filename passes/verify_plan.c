@@ -259,6 +259,14 @@ static void check_recipe(Proof *p) {
   if (r->micro_per_rank < 1) proof_defect(p, "recipe", NULL, NULL, "%" PRId64 " micro-batches per rank", r->micro_per_rank);
 }
 
+static void check_budget(Proof *p) {
+  for (int t = 0; t < TIER_COUNT; t++) {
+    int64_t held = plan_process_bytes(p->graph, (Tier)t), allowed = plan_budget_bytes(p->graph, (Tier)t);
+    if (held > allowed)
+      proof_defect(p, "budget", NULL, NULL, "a process holds %" PRId64 " bytes of %s memory, the budget is %" PRId64, held, tier_name((Tier)t), allowed);
+  }
+}
+
 static void check_bytes(Proof *p) {
   LedgerEntry *entries;
   size_t n = plan_ledger(p->graph, p->arena, &entries);
@@ -290,6 +298,7 @@ static void prove(Proof *proof) {
   if (proof->sound) proof_memory(proof);
   if (proof->sound) proof_order(proof);
   if (!proof->n_defects) check_bytes(proof);
+  if (proof->sound) check_budget(proof);
 }
 
 static void prove_programs(Proof *proof, const Graph *const *programs, int n) {

@@ -301,13 +301,13 @@ static const char *advice(const Executor *e, char *out, size_t out_bytes) {
   char stage[64] = "", ranks[64] = "";
   if (e->n_ranks > 1 && r->zero < 3) snprintf(stage, sizeof stage, "a higher stage (--zero, now %d), ", r->zero);
   if (e->n_ranks > 1) snprintf(ranks, sizeof ranks, "fewer ranks (--ranks, now %d), ", e->n_ranks);
-  snprintf(out, out_bytes, "less is needed with %s%ssmaller micro-batches (--batch, --seq)", stage, ranks);
+  snprintf(out, out_bytes, "less is needed with %s%ssmaller micro-batches (--batch, --seq); 'tessera tune --memory SIZE' finds what fits", stage, ranks);
   return out;
 }
 
 // Memory is populated at start: what is not there would be found out by the system, which ends processes.
 static Status check_room(const Executor *e, int64_t needed, MemoryRoom room) {
-  char text[192];
+  char text[256];
   if (needed <= room.bytes) return NULL;
   FAIL(RESOURCE, NULL, "the plan needs %" PRId64 " bytes (%.1f MiB) of memory and %" PRId64 " (%.1f MiB) are available; the limit is %s; %s", needed,
        (double)needed / (1 << 20), room.bytes, (double)room.bytes / (1 << 20), room.by, advice(e, text, sizeof text));

@@ -1,12 +1,14 @@
 // tessera compile: from a model to a plan file, and a summary of the plan on stdout.
 #include "../frontend/plan_file.h"
+#include "budget.h"
 #include "command.h"
 #include "compile_flow.h"
 #include "expect.h"
 #include "resume.h"
 #include "show_plan.h"
 
-static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
+// `fitted`: for the options that a budget chooses; *options is them then.
+static Status compile_to_file(Flow *flow, Data **data, const Options *options, Options *fitted) {
   if (!options->output) FAIL(USAGE, NULL, "say where the plan goes: tessera compile %s -o PLAN.onnx", options->input ? options->input : "MODEL");
   TRY(expect_parse(options));
   TRY(flow_open(options, flow));
@@ -14,6 +16,10 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
     FAIL(USAGE, NULL, "'%s' is a graph that 'tessera opt' wrote, no model; 'tessera opt %s --passes=train -o %s' makes a plan of one that is as a model was",
          options->input, options->input, options->output);
   if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan already", options->input);
+  if (budget_is_asked(flow, options)) {
+    TRY(budget_choose(flow, options, NULL, false, fitted));
+    options = fitted;
+  }
   if (options->data.n) TRY(flow_open_data(flow, options, 0, data));     // its first batch binds what the model leaves open
   if (*data && data_n_variants(*data) > 1)
     fprintf(stderr, "tessera: the data have batches of %d different shapes; a plan file keeps one, that of batch 0. 'tessera run MODEL' takes them all\n",
@@ -31,8 +37,10 @@ static Status compile_to_file(Flow *flow, Data **data, const Options *options) {
 Status command_compile(const Options *options) {
   Flow flow = {0};
   Data *data = NULL;
-  Status status = compile_to_file(&flow, &data, options);
+  Options fitted = {0};
+  Status status = compile_to_file(&flow, &data, options, &fitted);
   data_close(data);
+  options_finish(&fitted);
   flow_finish(&flow);
   return status;
 }

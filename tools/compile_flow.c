@@ -243,6 +243,19 @@ Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, D
   return status && flow->is_plan ? status_context(status, "for the inputs that the plan was made for") : status;
 }
 
+bool flow_data_is_stream(const Options *options) {
+  bool stream = false;
+  for (int i = 0; i < options->data.n; i++) stream |= !strcmp(options->data.items[i], "-");
+  return stream;
+}
+
+bool flow_data_may_vary(const Flow *flow, const Options *options, const Data *data) {
+  bool open = false;
+  for (size_t i = 0; i < flow->n_inputs; i++)
+    for (int d = 0; d < flow->inputs[i].rank; d++) open |= flow->inputs[i].dims[d] < 0;
+  return !flow->is_plan && data && (data_n_variants(data) > 1 || (open && flow_data_is_stream(options)));
+}
+
 static Status import_guarded(Flow *flow, const Options *options, const Type *data_shapes, int64_t open_size, Imported *out) {
   DimBinding *dims = NULL;
   Tie *ties = NULL;
@@ -409,6 +422,10 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.clip_value = options->clip_value;
   TRY(read_groups_guarded(flow, options, &c));
   if (c.nesterov && (!(c.momentum > 0) || c.dampening != 0)) FAIL(USAGE, NULL, "--nesterov needs --momentum above 0 and no dampening");
+  c.memory_bytes = options->memory;
+  c.host_bytes = options->host_memory;
+  c.nvme_bytes = options->nvme;
+  c.chosen = flow->chosen;
   c.model_path = flow->model ? model_path(flow->model) : options->input;
   c.weights = &flow->weights;
   c.resume = options->resume != NULL;
@@ -479,11 +496,25 @@ static Status verify_program(const Graph *program) {
   return status;
 }
 
+// Is the plan within --memory, --host-memory and --nvme? The same is proved of what a plan records.
+static Status check_budget(const Options *options, const Graph *program) {
+  const int64_t allowed[TIER_COUNT] = {[TIER_DEVICE] = options->memory, [TIER_HOST] = options->host_memory, [TIER_NVME] = options->nvme};
+  static const char *const names[TIER_COUNT] = {[TIER_DEVICE] = "memory", [TIER_HOST] = "host-memory", [TIER_NVME] = "nvme"};
+  for (int t = 0; t < TIER_COUNT; t++) {
+    int64_t held = plan_process_bytes(program, (Tier)t);
+    if (allowed[t] && held > allowed[t])
+      FAIL(RESOURCE, NULL, "the plan needs %" PRId64 " bytes (%.1f MiB) of %s memory a process, %" PRId64 " (%.1f MiB) more than --%s allows", held,
+           (double)held / (1 << 20), tier_name((Tier)t), held - allowed[t], (double)(held - allowed[t]) / (1 << 20), names[t]);
+  }
+  return STATUS_OK;
+}
+
 static Status compile_model(Flow *flow, const Options *options, const Data *data, bool variants) {
   TRY(flow_import(flow, options, data, 0));
   TRY(flow_check_optimizer(options, flow->graph->own_optimizer));
   TRY(run_passes(flow, options, data, 0, variants, flow->graph));
   TRY(make_plan(flow->graph, &flow->plan));
+  TRY(check_budget(options, flow->graph));
   return verify_program(flow->graph);
 }
 
@@ -494,6 +525,7 @@ Status flow_add_variant(Flow *flow, const Options *options, const Data *data, in
   TRY(import_shapes(flow, options, data_shapes(data, variant), 0, &imported));
   TRY(run_passes(flow, options, data, variant, true, imported.graph));
   TRY(make_plan(imported.graph, &alone));
+  TRY(check_budget(options, imported.graph));
   TRY(verify_program(imported.graph));
   TRY(plan_add_variant(&flow->plan, imported.graph, flow->arena));
   *out = imported.graph;
@@ -515,6 +547,7 @@ Status flow_compile(Flow *flow, const Options *options, const Data *data, bool v
   double start = clock_now_ms();
   if (flow->is_plan) {
     TRY(check_plan_options(options));
+    TRY(check_budget(options, flow->graph));
     TRY(verify_program(flow->graph));
     TRY(make_plan(flow->graph, &flow->plan));
   } else {

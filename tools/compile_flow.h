@@ -24,6 +24,7 @@ typedef struct Flow {
   int n_programs;
   WeightSource weights;        // what Load steps read
   Plan plan;                   // n_programs 0 until flow_compile
+  const char *chosen;          // what a budget chose, and why (budget.h); the plan records it. NULL: nothing
   bool warned;                 // warnings of the import have been told
   bool overwrites;             // an output is one of the model's files: nothing is to be written, no report either
   double compile_ms;           // import, passes, plan
@@ -38,6 +39,10 @@ void flow_finish(Flow *flow);
 
 // Opens --data for the inputs of the file. `seed`: of the shuffle.
 MUST_USE Status flow_open_data(const Flow *flow, const Options *options, uint64_t seed, Data **out);
+
+bool flow_data_is_stream(const Options *options);                            // is a part of --data stdin?
+// Will a run of a model need programs for other shapes than the first (flow_add_variant)?
+bool flow_data_may_vary(const Flow *flow, const Options *options, const Data *data);
 
 enum { FLOW_ASSUMED_SIZE = 8 };  // of dimensions that a model leaves open, where some size will do: for `show` and `diff`
 

@@ -69,6 +69,6 @@ void printable_graph(Graph *g) {
   for (size_t i = 0; i < g->n_buffers; i++) g->buffers[i].name = printable_text(g->buffers[i].name, arena);
   for (size_t i = 0; i < g->n_savings; i++) g->savings[i].reason = printable_text(g->savings[i].reason, arena);
   Recipe *r = &g->recipe;
-  const char **texts[] = {&r->model, &r->precision, &r->loss_output, &r->loss_rule, &r->optimizer, &r->isa, &r->numerics_key};
+  const char **texts[] = {&r->model, &r->precision, &r->loss_output, &r->loss_rule, &r->chosen, &r->optimizer, &r->isa, &r->numerics_key};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = printable_text(*texts[i], arena);
 }

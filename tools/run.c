@@ -16,6 +16,7 @@
 #include "../runtime/checkpoint.h"
 #include "../runtime/data.h"
 #include "../runtime/launch.h"
+#include "budget.h"
 #include "command.h"
 #include "compile_flow.h"
 #include "evaluation.h"
@@ -72,6 +73,7 @@ static void history_finish(History *h) {
 typedef struct Run {
   const Options *options;      // as given, or `continued`
   Options continued;           // with what a checkpoint says
+  Options fitted;              // with what a budget chooses
   LaunchChannel *channel;
   Flow flow;
   const WeightSource *weights;
@@ -305,7 +307,7 @@ static Status choose_steps(Run *run) {
   run->data_feed = data_feed(run->data);
   run->moved_feed = (DataFeed){fill_moved, run, variant_moved};
   int64_t batches = data_batches(run->data);
-  for (int i = 0; i < o->data.n; i++) run->stream |= !strcmp(o->data.items[i], "-");
+  run->stream = flow_data_is_stream(o);
   run->steps = o->steps;
   int64_t samples = data_samples(run->data);
   if (samples >= 0 && data_samples_per_batch(run->data) > (double)samples)
@@ -374,14 +376,6 @@ static Status say_plan(const Run *run) {
   return status;
 }
 
-// Will there be programs for other shapes?
-static bool may_vary(const Run *run) {
-  bool open = false;
-  for (size_t i = 0; i < run->flow.n_inputs; i++)
-    for (int d = 0; d < run->flow.inputs[i].rank; d++) open |= run->flow.inputs[i].dims[d] < 0;
-  return !run->flow.is_plan && (data_n_variants(run->data) > 1 || (open && data_batches(run->data) < 0));
-}
-
 // May `path` become a file? Known before the work is done that it is to hold.
 static Status check_target(const char *option, const char *path) {
   char folder[4096];
@@ -436,6 +430,19 @@ static Status list_norm_params(Run *run) {
   return STATUS_OK;
 }
 
+// Opens the data; chooses what budgets leave open, before that: it decides how large batches are. A stream can be opened once: its batches are as they come.
+static Status open_data(Run *run) {
+  bool asked = budget_is_asked(&run->flow, run->options), stream = flow_data_is_stream(run->options);
+  if (asked && !stream) TRY(budget_choose(&run->flow, run->options, NULL, true, &run->fitted));
+  if (asked && !stream) run->options = &run->fitted;
+  TRY(flow_open_data(&run->flow, run->options, run->seed, &run->data));
+  if (!asked || !stream) return STATUS_OK;
+  if (run->options->given.global_batch) FAIL(USAGE, NULL, "--global-batch: a stream on stdin has batches as they come; say --micro-batches");
+  TRY(budget_choose(&run->flow, run->options, run->data, true, &run->fitted));
+  run->options = &run->fitted;
+  return STATUS_OK;
+}
+
 static Status prepare(Run *run) {
   const Options *o = run->options;
   TRY(flow_open(o, &run->flow));
@@ -444,10 +451,10 @@ static Status prepare(Run *run) {
   TRY(check_targets(o));
   TRY(check_ranks(run));
   TRY(open_checkpoint(run));
+  TRY(open_data(run));
   o = run->options;
-  TRY(flow_open_data(&run->flow, o, run->seed, &run->data));
   TRY(evaluation_open(&run->flow, o, run->seed, &run->eval));
-  TRY(flow_compile(&run->flow, o, run->data, may_vary(run)));
+  TRY(flow_compile(&run->flow, o, run->data, flow_data_may_vary(&run->flow, o, run->data)));
   TRY(choose_weights(run));
   const Graph *program = run->flow.plan.programs[0];
   TRY(data_bind(run->data, 0, program));
@@ -457,7 +464,7 @@ static Status prepare(Run *run) {
   TRY(say_plan(run));
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
-    .grows = run->stream && may_vary(run),
+    .grows = run->stream && flow_data_may_vary(&run->flow, o, run->data),
   };
   TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
@@ -691,6 +698,7 @@ static int worker(void *arg, LaunchChannel *channel) {
   trace_destroy(run.trace);
   evaluation_finish(&run.eval);
   data_close(run.data);
+  options_finish(&run.fitted);
   options_finish(&run.continued);
   checkpoint_close(run.checkpoint);
   flow_finish(&run.flow);

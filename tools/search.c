@@ -115,17 +115,6 @@ static Status take_refusal(Search *s, Status status, const char **out) {
   return kept;
 }
 
-// Of a process.
-static int64_t tier_bytes(const Graph *g, Tier tier) {
-  int64_t end[SCOPE_COUNT] = {0};
-  for (size_t i = 0; i < g->n_buffers; i++) {
-    const Buffer *b = &g->buffers[i];
-    int64_t after = bytes_add(b->offset_bytes, b->bytes);
-    if (b->tier == tier && after > end[b->scope]) end[b->scope] = after;
-  }
-  return bytes_add(bytes_times(end[SCOPE_RANK], g->recipe.ranks_per_process), end[SCOPE_PROCESS]);
-}
-
 static int64_t batch_size(const Graph *g) {
   for (size_t i = 0; i < g->n_inputs; i++)
     if (g->inputs[i]->type.rank > 0) return g->inputs[i]->type.dims[0];
@@ -141,8 +130,7 @@ static Status measure(const Search *s, const Graph *g, Arena *arena, Candidate *
   Simulation sim;
   TRY(simulate_step(g, &s->request.cluster.machine, arena, &sim));
   PlanBytes bytes = plan_bytes(g, arena);
-  c->bytes[TIER_DEVICE] = bytes.peak_bytes;
-  for (int t = TIER_DEVICE + 1; t < TIER_COUNT; t++) c->bytes[t] = tier_bytes(g, (Tier)t);
+  for (int t = 0; t < TIER_COUNT; t++) c->bytes[t] = plan_process_bytes(g, (Tier)t);
   memcpy(c->by_category, bytes.peak_by_category, sizeof c->by_category);
   c->sent_bytes = bytes.sent_bytes;
   c->samples = batch_size(g) * g->recipe.micro_per_rank * mesh_ranks(&g->mesh);
@@ -160,6 +148,7 @@ static Status compile_rest(Search *s, const Options *o, const Graph *trunk, Aren
   const Data *data;
   TRY(data_of(s, c->at[DIM_BATCH], o, &data));
   TRY(flow_data_options(s->flow, o, data, 0, &compile));
+  compile.variants = s->request.run && flow_data_may_vary(s->flow, o, data);
   TRY(quiet_run(s, o, &run));
   ARENA_GUARD(arena);
   Graph *g = graph_clone(trunk, arena);
@@ -387,6 +376,19 @@ static void choose(Search *s) {
     if (is_preferred(s, s->items[i], s->chosen)) s->chosen = s->items[i];
 }
 
+// The chosen one without each of its choices: so that it can be said what each is for.
+static Status try_without(Search *s) {
+  const Candidate *chosen = s->chosen, *tried;
+  for (int d = 0; chosen && d < DIM_COUNT; d++) {
+    uint8_t at[DIM_COUNT];
+    memcpy(at, chosen->at, DIM_COUNT);
+    at[d] = 0;
+    if (d != DIM_ZERO && d != DIM_BATCH) TRY(try_candidate(s, at, &tried));
+  }
+  sort_items(s);
+  return STATUS_OK;
+}
+
 // ---- The search -----------------------------------------------------------------------------------------------------------------------------
 
 static Status check_any(const Search *s) {
@@ -400,9 +402,10 @@ static Status run_search(Search *s) {
   TRY(split_pipeline(s));
   Status status = explore(s);
   if (!status) status = refine_best(s);
+  if (!status) choose(s);
+  if (!status) status = try_without(s);
   if (s->request.alive && isatty(fileno(s->request.alive))) fprintf(s->request.alive, "\r\033[K");
   TRY(status);
-  choose(s);
   return check_any(s);
 }
 
@@ -428,10 +431,10 @@ int64_t search_ranks_per_process(const Options *options, const Cluster *cluster)
 }
 
 SearchBudget search_budget(const Options *options, const Cluster *cluster) {
-  const Machine *m = &cluster->machine;
+  double rank_bytes = cluster ? cluster->machine.memory_bytes : 0;
   SearchBudget budget = {{INT64_MAX, options->given.host_memory ? options->host_memory : 0, options->given.nvme ? options->nvme : 0}};
   if (options->given.memory) budget.bytes[TIER_DEVICE] = options->memory;
-  else if (m->memory_bytes > 0 && m->memory_bytes < 0x1p62)
-    budget.bytes[TIER_DEVICE] = bytes_times((int64_t)m->memory_bytes, options->ranks_per_process ? options->ranks_per_process : options->ranks);
+  else if (rank_bytes > 0 && rank_bytes < 0x1p62)
+    budget.bytes[TIER_DEVICE] = bytes_times((int64_t)rank_bytes, options->ranks_per_process ? options->ranks_per_process : options->ranks);
   return budget;
 }

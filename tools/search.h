@@ -43,6 +43,7 @@ typedef struct Candidate {
 
 typedef struct SearchRequest {
   bool tune;                       // stages and micro-batches, too
+  bool run;                        // what runs: there will be programs for all shapes of the data
   Cluster cluster;
   SearchBudget budget;
   FILE *alive;                     // says now and then how far it is; NULL: nobody asks
@@ -77,6 +78,9 @@ const char *search_value(const Search *search, const Candidate *candidate, Searc
 // Why it is where it is in the list: what it lacks, what it takes longer for, why another one as fast was taken.
 const char *search_reason(const Search *search, const Candidate *candidate);
 
+// Why the chosen one has what it has beyond the defaults: "without --recompute blocks it needs 1.2 GiB more"; "" where it has nothing.
+const char *search_why(const Search *search);
+
 // RESOURCE with numbers: the smallest candidate, by how much it does not fit, and what would.
 MUST_USE Status search_nothing_fits(const Search *search);
 
@@ -91,7 +95,7 @@ MUST_USE Status search_read_cluster(const Options *options, Cluster *out);
 // What --ranks-per-process says; else a rank is a process, or where ranks share memory those of a node.
 int64_t search_ranks_per_process(const Options *options, const Cluster *cluster);
 
-// --memory, --host-memory and --nvme; without --memory what the cluster file says a rank has. Tiers that are not given are not used: 0.
+// --memory, --host-memory and --nvme; without --memory what the cluster (NULL: none) says a rank has. Tiers that are not given are not used: 0.
 SearchBudget search_budget(const Options *options, const Cluster *cluster);
 
 #endif

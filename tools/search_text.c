@@ -99,6 +99,29 @@ const char *search_reason(const Search *search, const Candidate *candidate) {
   return per_sample(candidate) > per_sample(search->items[0]) * (1 + SEARCH_SAME) ? slower(search, candidate) : as_fast(search, candidate);
 }
 
+static const Candidate *find(const Search *s, const uint8_t at[DIM_COUNT]) {
+  for (size_t i = 0; i < s->n; i++)
+    if (!memcmp(s->items[i]->at, at, DIM_COUNT)) return s->items[i];
+  return NULL;
+}
+
+const char *search_why(const Search *search) {
+  Arena *arena = search->flow->arena;
+  const char *all = "";
+  for (int d = 0; d < DIM_COUNT; d++) {
+    uint8_t at[DIM_COUNT];
+    memcpy(at, search->chosen->at, DIM_COUNT);
+    if (!at[d] || d == DIM_BATCH) continue;
+    at[d] = 0;
+    const Candidate *without = find(search, at);
+    if (!without || without->refused) continue;
+    double slower = 100 * (per_sample(without) / per_sample(search->chosen) - 1);
+    const char *why = !without->fits ? lacks(search, without) : arena_printf(arena, "takes %.1f %% %s", slower < 0 ? -slower : slower, slower < 0 ? "less" : "longer");
+    all = arena_printf(arena, "%s%swithout --%s it %s", all, *all ? ", " : "", search->dims[d].options[0], why);
+  }
+  return all;
+}
+
 // ---- Nothing fits ---------------------------------------------------------------------------------------------------------------------------
 
 static const Candidate *smallest(const Search *s) {

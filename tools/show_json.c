@@ -251,6 +251,13 @@ static void json_header(JsonWriter *w, const PlanView *v) {
   json_write_real(w, "lr", r->lr);
   json_write_text(w, "loss_output", r->loss_output);
   json_write_text(w, "loss_rule", r->loss_rule);
+  json_write_object(w, "budget_bytes");
+  for (int t = 0; t < TIER_COUNT; t++) {
+    if (plan_budget_bytes(g, (Tier)t) == INT64_MAX) json_write_null(w, tier_name((Tier)t));
+    else json_write_int(w, tier_name((Tier)t), plan_budget_bytes(g, (Tier)t));
+  }
+  json_write_end_object(w);
+  json_write_text(w, "chosen", r->chosen);
   json_write_text(w, "isa", r->isa);
   json_write_text(w, "numerics_key", r->numerics_key);
   json_write_text(w, "bits", plan_bits_rule(g, bits));

@@ -43,6 +43,21 @@ static void header_ranks(const Style *s, const PlanView *v) {
           r->reduce == REDUCE_MICRO ? "after each" : "once a step");
 }
 
+static void header_budget(const Style *s, const PlanView *v) {
+  char allowed[32], held[32];
+  int n = 0;
+  for (int t = 0; t < TIER_COUNT; t++) {
+    if (plan_budget_bytes(v->graph, (Tier)t) == INT64_MAX) continue;
+    if (!n) field(s, "budget");
+    fprintf(s->to, "%s%s of %s memory a process, of which %s are held", n++ ? "; " : "", bytes_text(plan_budget_bytes(v->graph, (Tier)t), allowed), tier_name((Tier)t),
+            bytes_text(plan_process_bytes(v->graph, (Tier)t), held));
+  }
+  if (n) fputc('\n', s->to);
+  if (!v->graph->recipe.chosen) return;
+  field(s, "chosen");
+  fprintf(s->to, "%s\n", v->graph->recipe.chosen);
+}
+
 void show_header(const Style *s, const PlanView *v) {
   const Recipe *r = &v->graph->recipe;
   fprintf(s->to, "%splan%s\n", style_on(s, TONE_HEADING), style_off(s));
@@ -57,6 +72,7 @@ void show_header(const Style *s, const PlanView *v) {
     field(s, "loss");
     fprintf(s->to, "'%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
   }
+  header_budget(s, v);
   field(s, "target");
   fprintf(s->to, "%s, %d thread%s a rank%s%s\n", r->isa ? r->isa : "?", r->threads_per_rank, plural(r->threads_per_rank), r->numerics_key ? ", kernels " : "",
           r->numerics_key ? r->numerics_key : "");

@@ -82,7 +82,7 @@ static void print_budget(const Style *style, const Search *s) {
 static Status command_text(const Search *s, const char **out) {
   Options given = *s->options;                        // lists stay the original's
   char *line = NULL;
-  given.given.global_batch = false;                   // the micro-batches that it became are said
+  given.given.global_batch = given.given.memory = given.given.host_memory = given.given.nvme = given.given.cluster = false;      // decided
   TRY(options_command_line(&given, RUN, &line));
   *out = arena_printf(s->flow->arena, "%s%s", line, search_choices(s, s->chosen));
   free(line);
@@ -189,7 +189,7 @@ static Status show_guarded(const Search *s) {
 static Status tune_file(Flow *flow, const Options *given) {
   Options o = *given;
   Search search;
-  SearchRequest request = {.tune = true, .alive = stderr};
+  SearchRequest request = {.tune = true, .run = true, .alive = stderr};
   TRY(search_read_cluster(&o, &request.cluster));
   TRY(flow_open(&o, flow));
   if (flow->is_plan) FAIL(USAGE, NULL, "'%s' is a plan, which has decided already; tune takes the model that it was compiled from", o.input);

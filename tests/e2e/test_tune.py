@@ -73,6 +73,39 @@ def budgets():
     check(fixed["compiled"] == 1 or all(c["zero"] == "1" and c["prefetch"] == "2" for c in fixed["candidates"]), "fixed options stay")
 
 
+# `compile` and `run` under a budget: kept, measured as planned, said in the plan; what is given stays; refused with numbers.
+def fitted(tmp):
+    plan, path = os.path.join(tmp, "p.onnx"), os.path.join(tmp, "deep.onnx")
+    tessera("synth", "gpt", "--layers", 3, "--d-model", 64, "--heads", 2, "--vocab", 100, "--seq", 32, "--init", "random", "-o", path)
+    common = [path, "--data", "random", "--ranks", 2, "--zero", 3, "--global-batch", 16]
+    t = tune(*common)
+    peaks = sorted(c["peak_bytes"]["device"] for c in t["candidates"])
+    for budget in (2 * peaks[-1], (peaks[0] + peaks[-1]) // 2, peaks[0]):
+        report = os.path.join(tmp, "r.json")
+        p = tessera("run", *common, "--steps", 2, "--memory", budget, "--report", report)
+        check(p.returncode == 0 and "within the budget" in p.stderr, "run with %d bytes: %s" % (budget, p.stderr))
+        peak = json.load(open(report))["peak_bytes"]["device"]
+        check(peak["measured"] == peak["planned"] <= budget, "budget %d: planned %d, measured %d" % (budget, peak["planned"], peak["measured"]))
+        p = tessera("compile", *common, "--memory", budget, "-o", plan)
+        shown = json.loads(tessera("show", plan, "--json").stdout)
+        check(shown["budget_bytes"]["device"] == budget and shown["chosen"] and shown["peak_bytes"]["device"]["planned"] <= budget, "the plan records budget and choice: %s" % shown["chosen"])
+        check(tessera("verify", plan).returncode == 0, "the plan within %d bytes is proved" % budget)
+    p = tessera("run", *common, "--steps", 2, "--memory", peaks[0] - 1)
+    check(p.returncode == 7 and "nothing fits" in p.stderr and "What would do" in p.stderr, "a byte less than the least: %d %s" % (p.returncode, p.stderr))
+    p = tessera("run", *common, "--steps", 1, "--memory", peaks[0], "--micro-batches", 16, "--prefetch", 2)
+    check(p.returncode in (0, 7) and "--prefetch" not in p.stderr.replace("--prefetch 2", ""), "what is given stays: %s" % p.stderr)
+    p = tessera("run", plan, "--data", "random", "--steps", 1, "--memory", shown["peak_bytes"]["device"]["planned"] - 1)
+    check(p.returncode == 7 and "more than --memory allows" in p.stderr, "a plan that is larger: %s" % p.stderr)
+    text = os.path.join(tmp, "p.onnxtxt")
+    tessera("opt", plan, "--passes=none", "-o", text)
+    words = open(text).read().replace('recipe.memory_bytes="%d"' % budget, 'recipe.memory_bytes="%d"' % (shown["peak_bytes"]["device"]["planned"] - 1))
+    open(text, "w").write(words)
+    p = tessera("verify", text)
+    check(p.returncode == 1 and "budget" in p.stdout, "verify of a plan over its budget: %d %s" % (p.returncode, p.stdout))
+    r = tessera("run", model("mlp"), "--data", inputs("mlp"), "--no-shuffle", "--steps", 2)
+    check("budget" not in r.stderr, "without budgets nothing is chosen: %s" % r.stderr)
+
+
 # Micro-batches that make a step of so many samples; their number falls as their size grows.
 def batches(tmp):
     path = os.path.join(tmp, "gpt.onnx")
@@ -110,6 +143,7 @@ def main():
         copied()
         budgets()
         batches(tmp)
+        fitted(tmp)
     refusals()
     finish()
 
