@@ -316,5 +316,6 @@ void nodes_thread_end(Nodes *nodes) {
   transport_signal(nodes->transport);
   pthread_join(nodes->thread, NULL);
   pthread_mutex_destroy(&nodes->mutex);
+  nodes->transport->ops->cancel(nodes->transport, &nodes->control_in.base);
   nodes->well &= !team_aborted(nodes->team);
 }

@@ -5,7 +5,7 @@
 //   - Nothing blocks: post starts a message, progress looks once and sets `done`. Who has nothing else to do sleeps in transport_sleep.
 //   - Messages of one sender, receiver and tag arrive in the order in which both sides posted them. A send may stay under way until it is received.
 //   - A message's memory and its record stay as they are until `done`, or until the endpoint is closed.
-//   - An error (STATUS_RANK) names the process that died or misbehaved; after it the endpoint can only be closed.
+//   - An error (STATUS_RANK) names the process that died or misbehaved. After it others may be told, if it works; then the endpoint is closed.
 #ifndef TESSERA_TRANSPORT_H
 #define TESSERA_TRANSPORT_H
 
@@ -36,6 +36,7 @@ typedef struct TransportOps {
   const char *name;                                               // "threads", "mpi"
   Status (*post)(Transport *transport, TransportMessage *message);
   Status (*progress)(Transport *transport);
+  void (*cancel)(Transport *transport, TransportMessage *message);   // a receive under way that nothing will come for
   void (*close)(Transport *transport, bool orderly);              // orderly: all processes close now, nothing is under way. Frees
 } TransportOps;
 

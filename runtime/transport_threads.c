@@ -96,6 +96,17 @@ static Status threads_progress(Transport *transport) {
   return NULL;
 }
 
+static void threads_cancel(Transport *transport, TransportMessage *message) {
+  Endpoint *self = (Endpoint *)transport;
+  pthread_mutex_lock(&self->mutex);
+  for (TransportMessage **at = &self->receives; *at; at = &(*at)->next)
+    if (*at == message) {
+      *at = message->next;
+      break;
+    }
+  pthread_mutex_unlock(&self->mutex);
+}
+
 static void hub_destroy(Hub *hub) {
   for (int p = 0; p < hub->processes; p++) pthread_mutex_destroy(&hub->endpoints[p].mutex);
   free(hub->endpoints);
@@ -125,7 +136,7 @@ static void threads_close(Transport *transport, bool orderly) {
   if (atomic_fetch_sub(&hub->open, 1) == 1) hub_destroy(hub);
 }
 
-static const TransportOps threads_ops = {"threads", threads_post, threads_progress, threads_close};
+static const TransportOps threads_ops = {"threads", threads_post, threads_progress, threads_cancel, threads_close};
 
 Status transport_threads_create(int processes, Transport **out) {
   if (processes < 1 || processes > 4096) FAIL(USAGE, NULL, "%d processes: 1 to 4096 are possible", processes);
