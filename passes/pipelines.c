@@ -29,6 +29,7 @@ const char *const pipeline_train[] = {
     "attach_optimizer",
     "accumulate",
     "dead_code",            // the mean that the sum has replaced
+    "order_memory",         // before buckets follow from the order
     "partition",            // decides placements
     "bucket_collectives",
     "insert_collectives",   // lowers them

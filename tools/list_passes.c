@@ -30,6 +30,7 @@ static const Example examples[] = {
      "b, c, q = tessera.FusedElementwise <arguments = [0, 1, 2, 3, 0, 4, 4], operators = [\"Mul\", \"Tanh\", \"Add\", \"Mul\"], results = [3, 4, 5]> (x, w)"},
     {"attach_optimizer", "", "SquaredNorm = tessera.SquaredNorm (\"tessera.inverse_count\", \"w.grad\")"},
     {"accumulate", "int64 \"tessera.step\"  #@ role=\"control\"", "double[2] \"tessera.loss_pair.partial.0\",  #@ role=\"partial\""},
+    {"order_memory", "b = MatMul (x, w2)", "p = ReduceSum <keepdims = 0> (a)"},
     {"partition", "float[3,6] \"w2.grad\",  #@ role=\"grad\" of=\"w2\"", "float[3,6] \"w2.grad\",  #@ role=\"grad\" placement=\"dp:partial\" of=\"w2\""},
     {"bucket_collectives", "placement=\"dp:flat(1)\" carry=\"b1\" bucket=\"1\"", "placement=\"dp:flat(0)\" carry=\"b1\" bucket=\"0\""},
     {"insert_collectives", "\"tessera.loss\", \"tessera.inverse_count\" = tessera.LossMean (\"tessera.loss_pair\")",
