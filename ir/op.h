@@ -166,6 +166,7 @@ struct Op {
   Status (*workspace)(KernelPrepare *prepare);             // optional: says how many bytes run_cpu needs (kernel.h)
   bool (*alias)(const Node *node, int output, int input, Alias *out);   // optional; false: no relation between the two
   int64_t (*sent_bytes)(const Node *node);                 // OP_COLLECTIVE: logical bytes that a rank sends in one execution
+  int64_t (*wire_bytes)(const Node *node, int processes, int ranks_per_process);   // OP_COLLECTIVE: bytes that leave a process in one, of all its ranks
   void (*cost)(const Node *node, NodeCost *cost);          // optional: sets `work` and corrects bytes where the defaults are wrong (kernels/cost.h)
 };
 

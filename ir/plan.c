@@ -25,6 +25,7 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
                      .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->inputs[0]->type.dtype,
                      .accumulator = n->op->flags & OP_SUMS_RANKS ? dtype_of_sums(n->inputs[0]->type.dtype) : DTYPE_NONE,
                      .bucket = (int32_t)attr_int(n, "bucket"), .cause = n->cause};
+    if (n->op->wire_bytes && program->recipe.processes > 1) e.wire_bytes = n->op->wire_bytes(n, program->recipe.processes, program->recipe.ranks_per_process);
     ARENA_PUSH(arena, entries, n_entries, capacity, e);
   }
   *out = entries;
@@ -50,6 +51,7 @@ static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
   size_t n = plan_ledger(g, arena, &ledger);
   for (size_t i = 0; i < n; i++) {
     p->sent_bytes = bytes_add(p->sent_bytes, bytes_times(ledger[i].bytes, ledger[i].times));
+    p->wire_bytes = bytes_add(p->wire_bytes, bytes_times(ledger[i].wire_bytes, ledger[i].times));
     p->copied_bytes = bytes_add(p->copied_bytes, bytes_times(ledger[i].copied_bytes, ledger[i].times));
   }
   for (size_t i = 0; i < g->n_savings; i++) p->saved_bytes = bytes_add(p->saved_bytes, g->savings[i].bytes);

@@ -52,6 +52,7 @@ typedef struct LedgerEntry {
   int64_t bytes;               // logical bytes sent per rank and execution, at least 0
   int64_t times;               // executions per step: 1 or micro-batches per rank
   int64_t copied_bytes;        // logical bytes that are really copied per rank and execution; 0 for a view
+  int64_t wire_bytes;          // that leave a process per execution, all its ranks together: what goes to others; headers are not counted
   Dtype wire, accumulator;     // accumulator NONE where nothing is summed
   int32_t bucket;              // -1: none
   Cause cause;
@@ -73,6 +74,7 @@ const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]);   /
 typedef struct PlanBytes {
   int64_t sent_bytes;          // logical, per rank and step, control and frozen included
   int64_t copied_bytes;
+  int64_t wire_bytes;          // that leave a process per step; 0 where there is one
   int64_t saved_bytes;         // below the formula
   int64_t formula_bytes;       // (N-1)/N psi (r + 1), or (r + 2k) at stage 3; sums over micro-batches of 16-bit gradients count in f32
   int64_t padded_param_bytes;  // psi: trainable parameters as the model computes with them, padded

@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 #include "ops.h"
+#include "rank_tree.h"
 
 typedef struct CollectiveAttrs { int64_t axis, parts, bucket; const char *kind; } CollectiveAttrs;
 // Every row's struct begins with CollectiveAttrs.
@@ -70,9 +71,14 @@ static Status all_gather_ref(const KernelContext *c) {
 
 static int64_t all_gather_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->inputs[0])); }
 
+static int64_t all_gather_wire_bytes(const Node *node, int processes, int each) {
+  return comm_gather_wire_bytes(processes, each, value_bytes(node->inputs[0]));
+}
+
 const Op op_AllGather = {
     .name = "AllGather", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE,
-    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_gather_infer, .run_ref = all_gather_ref, .sent_bytes = all_gather_sent_bytes};
+    .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_gather_infer, .run_ref = all_gather_ref, .sent_bytes = all_gather_sent_bytes,
+    .wire_bytes = all_gather_wire_bytes};
 
 // ---- ReduceScatter ------------------------------------------------------------------------------------------------------------
 
@@ -105,10 +111,15 @@ static bool reduce_scatter_alias(const Node *node, int output, int input, Alias 
 
 static int64_t reduce_scatter_sent_bytes(const Node *node) { return comm_shard_bytes(parts_of(node), value_bytes(node->inputs[0]) / parts_of(node)); }
 
+static int64_t reduce_scatter_wire_bytes(const Node *node, int processes, int each) {
+  return comm_scatter_wire_bytes(processes, each, type_elems(&node->inputs[0]->type) / parts_of(node), node->inputs[0]->type.dtype);
+}
+
 const Op op_ReduceScatter = {
     .name = "ReduceScatter", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE | OP_SUMS_RANKS,
     .attrs = scatter_attrs, .attrs_bytes = sizeof(ScatterAttrs), .infer = reduce_scatter_infer, .run_ref = reduce_scatter_ref,
-    .alias = reduce_scatter_alias, .sent_bytes = reduce_scatter_sent_bytes};
+    .alias = reduce_scatter_alias, .sent_bytes = reduce_scatter_sent_bytes,
+    .wire_bytes = reduce_scatter_wire_bytes};
 
 // ---- AllReduce ----------------------------------------------------------------------------------------------------------------
 
@@ -134,10 +145,15 @@ static bool all_reduce_alias(const Node *node, int output, int input, Alias *out
 
 static int64_t all_reduce_sent_bytes(const Node *node) { return comm_all_reduce_bytes(parts_of(node), value_bytes(node->inputs[0])); }
 
+static int64_t all_reduce_wire_bytes(const Node *node, int processes, int each) {
+  return comm_all_reduce_wire_bytes(processes, each, type_elems(&node->inputs[0]->type), node->inputs[0]->type.dtype);
+}
+
 const Op op_AllReduce = {
     .name = "AllReduce", .domain = "tessera", .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 1, .flags = OP_COLLECTIVE | OP_SUMS_RANKS,
     .attrs = collective_attrs, .attrs_bytes = sizeof(CollectiveAttrs), .infer = all_reduce_infer, .run_ref = all_reduce_ref,
-    .alias = all_reduce_alias, .sent_bytes = all_reduce_sent_bytes};
+    .alias = all_reduce_alias, .sent_bytes = all_reduce_sent_bytes,
+    .wire_bytes = all_reduce_wire_bytes};
 
 // ---- Release ------------------------------------------------------------------------------------------------------------------
 

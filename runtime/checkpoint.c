@@ -146,13 +146,14 @@ static Status list_states(const Graph *program, Items *items) {
   return NULL;
 }
 
-static Status write_items(SafetensorsWriter *writer, Executor *executor, const Items *items) {
+// Every process reads, since all must take part; the first writes (writer NULL: none does), and reads on when it cannot write.
+static Status write_items(SafetensorsWriter *writer, Executor *executor, const Items *items, Status *failed) {
   Status status = NULL;
-  for (size_t i = 0; i < items->n && !status; i++) {
+  for (size_t i = 0; i < items->n && !status && !(*failed && executor_is_alone(executor)); i++) {
     void *bytes = malloc((size_t)type_bytes(&items->entries[i].type) + 1);
     if (!bytes) FAIL(RESOURCE, items->entries[i].name, "no memory for the whole tensor");
     status = executor_read(executor, items->items[i].param, items->items[i].which, bytes);
-    if (!status) status = safetensors_write(writer, i, bytes);
+    if (!status && !*failed && writer) *failed = safetensors_write(writer, i, bytes);
     free(bytes);
   }
   return status;
@@ -160,11 +161,14 @@ static Status write_items(SafetensorsWriter *writer, Executor *executor, const I
 
 static Status write_file(const char *path, Executor *executor, const Items *items) {
   static const char *const metadata[] = {"format", "pt", NULL};
-  SafetensorsWriter *writer;
-  TRY(safetensors_create(path, items->entries, items->n, metadata, &writer));
-  Status status = write_items(writer, executor, items);
-  if (!status) return safetensors_finish(writer);
-  safetensors_abandon(writer);
+  SafetensorsWriter *writer = NULL;
+  Status failed = executor_is_first(executor) ? safetensors_create(path, items->entries, items->n, metadata, &writer) : NULL;
+  if (failed) writer = NULL;
+  Status status = write_items(writer, executor, items, &failed);
+  if (!status && !failed) return writer ? safetensors_finish(writer) : NULL;
+  if (writer) safetensors_abandon(writer);
+  if (!status) return failed;
+  status_free(failed);
   return status;
 }
 
@@ -315,14 +319,29 @@ Status checkpoint_check_place(const char *dir) {
   return NULL;
 }
 
-Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
+static Status begin(const char *dir, NewFolder *out) {
   static const char *const ours[] = {meta_name, params_name, state_name, NULL};
   char place[PATH_BYTES];
-  NewFolder folder;
   TRY(place_of(dir, place));
   TRY(check_place(place));
-  TRY(new_folder_begin(place, ours, &folder));
-  Status status = write_all(folder.path, executor, program, info);
+  return new_folder_begin(place, ours, out);
+}
+
+Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info) {
+  NewFolder folder;
+  bool first = executor_is_first(executor), refused;
+  Status status = first ? begin(dir, &folder) : NULL, told = executor_any(executor, status != NULL, &refused);
+  if (status) {
+    status_free(told);
+    return status;
+  }
+  if (!told && refused) told = status_fail(STATUS_IO, NULL, "the first process cannot write the checkpoint '%s'", dir);
+  if (!first) {
+    TRY(told);
+    TRY(checkpoint_dump(dir, executor, program, NULL));
+    return dump_states(dir, executor, program);
+  }
+  status = told ? told : write_all(folder.path, executor, program, info);
   if (!status) return new_folder_commit(&folder);
   new_folder_abandon(&folder);
   return status;

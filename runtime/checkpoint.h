@@ -30,7 +30,7 @@ typedef struct CheckpointInfo {
 
 // Saves all parameters (trainable and frozen) and optimizer state of the executor, whose program is `program`. info: the fields before the recipe, which is
 // taken from the program. An existing checkpoint at `dir` is replaced; anything else there is USAGE. Several processes may save at one place (new_folder.h):
-// the last one stays.
+// the last one stays. The processes of one run all call it, and the one with rank 0 writes.
 MUST_USE Status checkpoint_save(const char *dir, Executor *executor, const Graph *program, const CheckpointInfo *info);
 
 // Would checkpoint_save take this place? USAGE: something that is no checkpoint is there. IO: the folder it is to lie in is missing or not writable.
@@ -52,7 +52,7 @@ MUST_USE Status checkpoint_use_average(Checkpoint *checkpoint);
 // USAGE: another optimizer; a parameter that trains, a running statistic or a state is not in the checkpoint, or of another shape.
 MUST_USE Status checkpoint_weights(Checkpoint *checkpoint, const WeightSource *base, const Graph *program, const WeightSource **out);
 
-// All parameters (which NULL) or mean gradients (which "grad") of the executor into one safetensors file.
+// All parameters (which NULL) or mean gradients (which "grad") of the executor into one safetensors file. The processes of one run all call it, too.
 MUST_USE Status checkpoint_dump(const char *path, Executor *executor, const Graph *program, const char *which);
 
 #endif

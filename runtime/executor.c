@@ -137,6 +137,7 @@ static Status obey(RankState *r, Command command) {
     return rank_queues_run(&r->queues, r->programs, 0, PHASE_INIT);
   case COMMAND_STEP: return run_training_step(r);
   case COMMAND_EVALUATE: return executor_evaluate_rank(r);
+  case COMMAND_SUM: return executor_sum_rank(r);
   case COMMAND_NONE:
   case COMMAND_QUIT: break;
   }
@@ -240,17 +241,41 @@ Status executor_command(Executor *e, Command command) {
   e->failed = true;
   Status status = first_status(e);
   if (command == COMMAND_EVALUATE) return status_context(status, "evaluating before step %" PRId64, e->next_step);
+  if (command == COMMAND_SUM) return status_context(status, "before step %" PRId64, e->next_step);
   return command == COMMAND_STEP ? status_context(status, "step %" PRId64, e->next_step) : status_context(status, "at start");
+}
+
+bool executor_stopped(const Executor *e) { return e->stopped; }
+bool executor_was_told(const Executor *e) {
+  Team *team = e->processes ? first_aborted(e) : NULL;
+  int rank = team ? team_abort_rank(team) : e->first_rank;
+  return rank < e->first_rank || rank >= e->first_rank + e->n_here;
+}
+
+void executor_abort(Executor *e, const StatusError *error) {
+  char text[512];
+  status_text(error, text, sizeof text);
+  for (int p = 0; e->processes && p < e->n_processes; p++)
+    if (e->processes[p].team) team_abort(e->processes[p].team, e->first_rank + p * (e->n_here / e->n_processes), text);
+  e->failed = true;
+}
+
+static Status check_processes(const Graph *g, const ExecutorOptions *options) {
+  const Recipe *recipe = &g->recipe;
+  int n = options->n_transports, all = n ? options->transports[0]->processes : 1;
+  if (recipe->ranks_per_process < 1 || recipe->processes < 1 || (int64_t)recipe->processes * recipe->ranks_per_process != mesh_ranks(&g->mesh))
+    FAIL(MALFORMED, NULL, "the plan has a mesh of %d ranks, and %d processes of %d ranks", mesh_ranks(&g->mesh), recipe->processes, recipe->ranks_per_process);
+  if (recipe->processes != all) FAIL(UNSUPPORTED, NULL, "the plan is for %d processes, and there %s %d", recipe->processes, all == 1 ? "is" : "are", all);
+  for (int p = 0; p < n; p++)
+    if (options->transports[p]->process != options->transports[0]->process + p) FAIL(USAGE, NULL, "the processes that run here do not follow each other");
+  return NULL;
 }
 
 static Status check_target(const Graph *g, Isa *isa) {
   const Recipe *recipe = &g->recipe;
   if (!(g->facts & FACT_PLANNED)) FAIL(USAGE, NULL, "graph '%s' is no finished plan", g->name);
-  if (recipe->processes != 1) FAIL(UNSUPPORTED, NULL, "the plan is for %d processes; this runtime runs plans for one", recipe->processes);
   if (recipe->threads_per_rank != 1)
     FAIL(UNSUPPORTED, NULL, "the plan is for %d threads per rank; this runtime computes each rank on one, so that sums keep their order", recipe->threads_per_rank);
-  if (mesh_ranks(&g->mesh) != recipe->ranks_per_process || recipe->ranks_per_process < 1)
-    FAIL(MALFORMED, NULL, "the plan has a mesh of %d ranks and %d ranks in its process", mesh_ranks(&g->mesh), recipe->ranks_per_process);
   if (recipe->micro_per_rank < 1) FAIL(MALFORMED, NULL, "the plan has %" PRId64 " micro-batches per rank", recipe->micro_per_rank);
   if (!recipe->isa || !isa_from_name(recipe->isa, isa)) FAIL(MALFORMED, NULL, "the plan is for instruction set '%s'", recipe->isa ? recipe->isa : "");
   if (!isa_available(*isa))
@@ -276,7 +301,7 @@ static Status start_threads(Executor *e, const bool used[QUEUE_COUNT]) {
     rank->process = &e->processes[r / each];
     rank->rank = e->first_rank + r;
     rank->local = r % each;
-    rank->comm = team_comm(rank->process->team, rank->local);
+    rank->comm = rank->process->nodes ? nodes_comm(rank->process->nodes, rank->local) : team_comm(rank->process->team, rank->local);
     if (e->options.link_latency_ns || e->options.link_ns_per_mib) {
       TRY(comm_link_create(rank->comm, e->options.link_latency_ns, e->options.link_ns_per_mib, &rank->link));
       rank->comm = rank->link;
@@ -393,8 +418,9 @@ static Status start(Executor *e, const Plan *plan) {
   TRY(start_scaling(e));
   int each = e->graph->recipe.ranks_per_process;
   e->n_ranks = mesh_ranks(&e->graph->mesh);
-  e->n_processes = 1;
+  e->n_processes = e->options.n_transports ? e->options.n_transports : 1;
   e->n_here = each * e->n_processes;
+  e->first_rank = e->options.n_transports ? e->options.transports[0]->process * each : 0;
   e->ranks = calloc((size_t)e->n_here, sizeof *e->ranks);
   e->processes = calloc((size_t)e->n_processes, sizeof *e->processes);
   if (!e->ranks || !e->processes) FAIL(RESOURCE, NULL, "no memory for %d ranks", e->n_here);
@@ -405,6 +431,8 @@ static Status start(Executor *e, const Plan *plan) {
   for (int q = 0; q < QUEUE_COUNT; q++) threads += used[q];
   for (int p = 0; p < e->n_processes; p++)
     TRY(team_create(each, threads * e->n_processes, (int)e->graph->n_buffers, deadline_ns(e), &e->processes[p].team));
+  for (int p = 0; p < e->options.n_transports; p++) TRY(nodes_create(e->processes[p].team, e->options.transports[p], NULL, &e->processes[p].nodes));
+  TRY(executor_create_sums(e));
   TRY(start_threads(e, used));
   TRY(executor_command(e, COMMAND_PREPARE));
   TRY(create_memory(e));
@@ -417,6 +445,7 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   if (plan->n_programs != 1) FAIL(UNSUPPORTED, NULL, "the plan has %d programs; this runtime runs plans without a pipeline axis", plan->n_programs);
   const Graph *graph = plan->programs[0];
   TRY(check_target(graph, &isa));
+  TRY(check_processes(graph, options));
   Executor *e = calloc(1, sizeof *e);
   if (!e) FAIL(RESOURCE, NULL, "no memory for an executor");
   e->graph = graph;
@@ -432,6 +461,7 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   pthread_cond_init(&e->done, NULL);
   Status status = start(e, plan);
   if (status) {
+    executor_abort(e, status);
     executor_destroy(e);
     return status;
   }
@@ -439,10 +469,25 @@ Status executor_create(const Plan *plan, const WeightSource *weights, const Data
   return NULL;
 }
 
+static void *end_nodes(void *nodes) {
+  nodes_destroy(nodes);
+  return NULL;
+}
+
+// Processes end together: each waits for the word of the others. Those that are emulated here do so on threads of their own.
+static void destroy_nodes(Executor *e) {
+  pthread_t threads[e->n_processes];
+  int started = 0;
+  while (started < e->n_processes - 1 && !pthread_create(&threads[started], NULL, end_nodes, e->processes[started].nodes)) started++;
+  for (int p = started; p < e->n_processes; p++) nodes_destroy(e->processes[p].nodes);
+  for (int p = 0; p < started; p++) pthread_join(threads[p], NULL);
+}
+
 void executor_destroy(Executor *e) {
   if (!e || e->stuck) return;                    // a thread that hangs still uses all of it
   if (e->n_threads) post(e, COMMAND_QUIT);
   for (int r = 0; r < e->n_threads; r++) pthread_join(e->ranks[r].thread, NULL);
+  if (e->processes) destroy_nodes(e);
   for (int r = 0; e->ranks && r < e->n_here; r++) {
     rank_queues_destroy(&e->ranks[r].queues);
     for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
@@ -462,21 +507,24 @@ void executor_destroy(Executor *e) {
   pthread_mutex_destroy(&e->prepare_mutex);
   free(e->ranks);
   free(e->processes);
+  free(e->sums);
   free(e->variants);
   free(e);
 }
 
 // What becomes of the loss scale; the ranks have left the update out by the same norm.
-static void take_scale(Executor *e, StepResult *result) {
+static Status take_scale(Executor *e, StepResult *result) {
   result->skipped = !isfinite(result->grad_norm);
-  if (result->skipped) result->bad_param = executor_bad_gradient(e, &result->bad_rank, &result->bad_micro);
+  if (result->skipped) TRY(executor_bad_gradient(e, &result->bad_param, &result->bad_rank, &result->bad_micro));
   loss_scale_after_step(&e->scale, e->options.loss_scale, !result->skipped);
+  return NULL;
 }
 
 const LossScale *executor_loss_scale(const Executor *e) { return e->scales ? &e->scale : NULL; }
 
 Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self) {
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
+  e->stopped = false;
   for (int64_t i = 0; i < steps; i++) {
     double start_ms = clock_now_ms();
     TRY(executor_command(e, COMMAND_STEP));
@@ -486,16 +534,16 @@ Status executor_run(Executor *e, int64_t steps, bool (*on_step)(void *self, cons
                          .update_ms = e->ranks[0].update_ms, .loss_scale = e->scales ? e->scale.scale : 0, .bad_rank = -1, .bad_micro = -1};
     double norm = first->clipped ? *first->clipped : result.grad_norm, factor = e->max_norm / (norm + 1e-6);          // as ClipScale has it
     result.clipped_norm = factor < 1 ? norm * factor : norm;
-    if (e->scales) take_scale(e, &result);
+    if (e->scales) TRY(take_scale(e, &result));
     e->next_step++;
-    bool go_on = !on_step || on_step(self, &result);
+    TRY(executor_any(e, on_step && !on_step(self, &result), &e->stopped));
     if (result.skipped && e->scale.skips >= e->options.loss_scale->skips_max)
       FAIL(CHECK, result.bad_param, "%" PRId64 " steps in a row were skipped, since gradients are not finite; the loss scale is %g; --detect-anomaly names "
            "the first tensor that is not finite, --precision bf16 has the range of f32", e->scale.skips, e->scale.scale);
     if (!isfinite(result.loss) && !result.skipped)
       FAIL(CHECK, NULL, "the loss of step %" PRId64 " is %s; parameters may be spoilt; --detect-anomaly names the first tensor that is not finite", result.step,
            isnan(result.loss) ? "nan" : "infinite");
-    if (!go_on) break;
+    if (e->stopped) break;
   }
   return NULL;
 }

@@ -1,4 +1,9 @@
-// Runs a plan: one Executor per process holds the arenas, the team of rank threads and everything that changes. The plan is only read.
+// Runs a plan: an Executor holds the arenas, the teams of rank threads and everything that changes. The plan is only read.
+//
+// A plan for several processes is run by an executor in each of them, which reach each other by transports; or by one executor with the transports of all
+// of them (transport_threads), which emulates them: each has its own team and arenas. Where processes run elsewhere, executor_create, executor_run,
+// executor_evaluate, executor_read, executor_params_hash, executor_any and executor_uses are collectives: all processes call the same in the same order, and
+// each gets the whole result.
 //
 // Life: executor_create reserves and populates all memory, prepares all kernels and starts one thread per rank; executor_run does steps;
 // executor_destroy ends the threads. Between create and destroy the step loop allocates, opens and looks up nothing.
@@ -11,6 +16,7 @@
 #include "comm.h"
 #include "loss_scale.h"
 #include "lr_schedule.h"
+#include "transport.h"
 
 // Fills the data of one micro-batch: out[i].data for graph input i (out[i].type says how much). Called by the rank's own thread, several
 // ranks at a time; `batch` = step * M + global micro-batch index.
@@ -43,6 +49,8 @@ typedef struct ExecutorOptions {
   int64_t first_step;       // when resuming
   const LossScaleOptions *loss_scale;           // for plans of --precision fp16, which need it; must outlive the executor
   const LossScale *loss_scale_state;            // to go on from; NULL: from the start
+  Transport *const *transports; // to the other processes of the plan: an endpoint for each process that runs here, by number; must outlive the executor
+  int n_transports;         // 0: the plan is for one process
   int inf_rank;             // --inject-inf (testing): gradients of that rank begin with infinity at these steps
   const double *inf_steps;
   int n_inf_steps;
@@ -71,7 +79,7 @@ void executor_destroy(Executor *executor);          // NULL is fine. Where a ran
 // executor has stopped.
 MUST_USE Status executor_add_variant(Executor *executor, const Graph *variant);
 
-// `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it.
+// `steps` steps. on_step (may be NULL) is called on the caller's thread after each; returning false stops cleanly after it, in all processes.
 // A step whose gradients are not finite is skipped where the loss is scaled (loss_scale.h); too many in a row are STATUS_CHECK.
 // A non-finite loss stops with STATUS_CHECK after on_step. A failing rank stops all; the status carries its rank and node, and its text the step.
 MUST_USE Status executor_run(Executor *executor, int64_t steps, bool (*on_step)(void *self, const StepResult *result), void *self);
@@ -97,9 +105,29 @@ MUST_USE Status executor_params_hash(Executor *executor, char out[33]);
 // Loss scaling after the steps so far; NULL: the plan has none.
 const LossScale *executor_loss_scale(const Executor *executor);
 
+bool executor_is_first(const Executor *executor);       // does rank 0 run here?
+bool executor_is_alone(const Executor *executor);       // do all ranks run here?
+int executor_processes(const Executor *executor);       // that hold an executor of the plan: 1 when alone
+
+// Is it so in any process?
+MUST_USE Status executor_any(Executor *executor, bool mine, bool *out);
+
+// What each process has used and sent: out[executor_processes].
+typedef struct ProcessUse { MemoryUse memory; int64_t sent_bytes, copied_bytes, wire_bytes; } ProcessUse;      // bytes: per step, as below
+MUST_USE Status executor_uses(Executor *executor, ProcessUse *out);
+
+// Did it stop because another process said that it has failed? Then that one says why.
+bool executor_was_told(const Executor *executor);
+// Did the last executor_run stop early, in whatever process on_step returned false?
+bool executor_stopped(const Executor *executor);
+
+// This process cannot go on: tells the others why, who then fail with that text. For errors beside the executor; its own have told.
+void executor_abort(Executor *executor, const StatusError *error);
+
+// Of this process; where several are emulated here, of the one that is largest.
 MemoryUse executor_memory(const Executor *executor);
 int64_t executor_sent_bytes_per_step(const Executor *executor);      // measured, logical, per rank; maximum over ranks
 int64_t executor_copied_bytes_per_step(const Executor *executor);
-int64_t executor_wire_bytes_per_step(const Executor *executor);
+int64_t executor_wire_bytes_per_step(const Executor *executor);      // what left the process, of the process that sent most
 
 #endif

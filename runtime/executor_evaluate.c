@@ -82,5 +82,7 @@ Status executor_evaluate(Executor *e, const DataFeed *feed, int64_t first, int64
     FAIL(UNSUPPORTED, NULL, "the plan has no value 'tessera.loss_pair': nothing says which steps lead to the loss; compile the model again");
   if (n < 1) return NULL;
   e->evaluation = (Evaluation){*feed, first, n, out_pairs};
-  return executor_command(e, COMMAND_EVALUATE);
+  memset(out_pairs, 0, (size_t)n * sizeof *out_pairs);
+  TRY(executor_command(e, COMMAND_EVALUATE));
+  return executor_sum(e, out_pairs, n * (int64_t)sizeof *out_pairs);
 }

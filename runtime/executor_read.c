@@ -27,15 +27,19 @@ static char *address(const Executor *e, const Value *v, int rank) {
   return value_address(e->graph, v, rank, &r->memory, &r->process->memory);
 }
 
-// Elements [start, start + n) of a bucket's flat value, wherever its shards lie.
-static void collect(const Executor *e, const Value *flat, int64_t start, int64_t n, void *out) {
+// Elements [start, start + n) of a bucket's flat value, wherever its shards lie; of what is whole, this process's own.
+static Status collect(Executor *e, const Value *flat, int64_t start, int64_t n, void *out) {
   int64_t width = dtype_bytes(flat->type.dtype), shard = type_elems(&flat->type);
+  bool cut = flat->placement[0].kind == PLACED_FLAT;
+  if (cut && !executor_is_alone(e)) memset(out, 0, (size_t)(n * width));
   for (int64_t at = start; at < start + n;) {
-    int64_t rank = at / shard, inside = at % shard, m = shard - inside;
+    int64_t rank = cut ? at / shard : e->first_rank, inside = at % shard, m = shard - inside;
     if (m > start + n - at) m = start + n - at;
-    memcpy((char *)out + (at - start) * width, address(e, flat, (int)rank) + inside * width, (size_t)(m * width));
+    if (rank >= e->first_rank && rank < e->first_rank + e->n_here)
+      memcpy((char *)out + (at - start) * width, address(e, flat, (int)rank) + inside * width, (size_t)(m * width));
     at += m;
   }
+  return cut ? executor_sum(e, out, n * width) : NULL;
 }
 
 static Status find_flat(const Executor *e, int bucket, const Bucket *b, const char *what, const char *param, const Value **out) {
@@ -82,7 +86,7 @@ Status executor_read(Executor *e, const char *param, const char *which, void *ou
   Type piece = state_piece_type(flat->state_shape, flat->type.dtype, &bucket->types[slot]);
   int64_t elems = type_elems(&piece), start = state_start(flat->state_shape, bucket, slot);
   if (start < 0 || start + elems > state_start(flat->state_shape, bucket, bucket->n_params)) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
-  collect(e, flat, start, elems, out);
+  TRY(collect(e, flat, start, elems, out));
   bool grad = which && !strcmp(which, "grad");
   if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, elems);
   if (grad) TRY(scale_gradient(e, bucket->dtype, out, elems));
@@ -104,13 +108,16 @@ Status executor_gradient_norm(Executor *e, const char *param, double *out) {
 
 // ---- Gradients that are not finite ----------------------------------------------------------------------------------------------
 
-static const char *param_at(const Bucket *b, int64_t elem) {
+// Where a gradient is not finite. Processes compare: the smallest micro-batch, else the first bucket and rank.
+typedef struct Bad { int64_t found, micro, bucket, slot, rank; } Bad;
+
+static int param_at(const Bucket *b, int64_t elem) {
   int i = b->n_params - 1;
   while (i > 0 && b->starts[i] > elem) i--;
-  return b->params[i];
+  return i;
 }
 
-static const char *bad_sum(const Executor *e, int *rank) {
+static bool find_bad_sum(const Executor *e, Bad *out) {
   for (size_t b = 0; b < e->graph->n_buckets; b++) {
     const Bucket *bucket = &e->graph->buckets[b];
     const Value *flat;
@@ -120,30 +127,48 @@ static const char *bad_sum(const Executor *e, int *rank) {
     if (!found) continue;
     bool cut = flat->placement[0].kind == PLACED_FLAT;
     int64_t n = type_elems(&flat->type);
-    for (int r = 0; r < (cut ? e->n_ranks : 1); r++) {
+    for (int r = e->first_rank; r < e->first_rank + (cut ? e->n_here : 1); r++) {
       const void *at = address(e, flat, r);
       for (int64_t i = 0; i < n; i++)
         if (!isfinite(element_read(at, flat->type.dtype, i))) {
-          *rank = r;
-          return param_at(bucket, r * n + i);
+          *out = (Bad){1, -1, (int64_t)b, param_at(bucket, (cut ? r * n : 0) + i), r};
+          return true;
         }
     }
   }
-  return NULL;
+  return false;
 }
 
-const char *executor_bad_gradient(const Executor *e, int *rank, int64_t *micro) {
-  const BadGradient *first = NULL;
-  for (int r = 0; r < e->n_ranks; r++) {
-    const BadGradient *bad = &e->ranks[r].queues.bad;
-    if (bad->bucket < 0 || (first && first->micro <= bad->micro)) continue;
-    first = bad;
-    *rank = r;
+static Bad find_bad(const Executor *e) {
+  Bad bad = {0};
+  for (int r = 0; r < e->n_here; r++) {
+    const BadGradient *of = &e->ranks[r].queues.bad;
+    if (of->bucket >= 0 && (!bad.found || of->micro < bad.micro)) bad = (Bad){1, of->micro, of->bucket, of->slot, e->ranks[r].rank};
   }
-  if (!first) return bad_sum(e, rank);
-  *micro = first->micro;
-  const Bucket *bucket = (size_t)first->bucket < e->graph->n_buckets ? &e->graph->buckets[first->bucket] : NULL;
-  return bucket && first->slot < bucket->n_params ? bucket->params[first->slot] : NULL;
+  if (!bad.found) find_bad_sum(e, &bad);
+  return bad;
+}
+
+static bool comes_before(const Bad *a, const Bad *b) {
+  if (!a->found || !b->found) return a->found;
+  if (a->micro != b->micro) return a->micro >= 0 && (b->micro < 0 || a->micro < b->micro);
+  return a->bucket != b->bucket ? a->bucket < b->bucket : a->rank < b->rank;
+}
+
+Status executor_bad_gradient(Executor *e, const char **param, int *rank, int64_t *micro) {
+  int n = executor_processes(e);
+  Bad mine = find_bad(e), first = {0}, *all = malloc((size_t)n * sizeof *all);
+  if (!all) FAIL(RESOURCE, NULL, "no memory to name the gradient that is not finite");
+  Status status = executor_gather(e, &mine, all, sizeof mine);
+  for (int p = 0; p < n && !status; p++)
+    if (comes_before(&all[p], &first)) first = all[p];
+  free(all);
+  TRY(status);
+  const Bucket *bucket = first.found && (uint64_t)first.bucket < e->graph->n_buckets ? &e->graph->buckets[first.bucket] : NULL;
+  *param = bucket && first.slot < bucket->n_params ? bucket->params[first.slot] : NULL;
+  if (first.found) *rank = (int)first.rank;
+  if (first.found) *micro = first.micro;
+  return NULL;
 }
 
 // ---- Hash of all parameters ---------------------------------------------------------------------------------------------------
@@ -155,7 +180,7 @@ static int by_name(const void *a, const void *b) { return strcmp(((const NamedPa
 // In pieces, so that hashing needs no memory to speak of.
 enum { HASH_PIECE_BYTES = 1 << 16 };
 
-static Status hash_param(const Executor *e, const NamedParam *param, XXH3_state_t *state) {
+static Status hash_param(Executor *e, const NamedParam *param, XXH3_state_t *state) {
   int b, slot;
   const Bucket *bucket = bucket_of_param(e->graph, param->name, &b, &slot);
   if (!bucket) FAIL(USAGE, param->name, "the plan has no parameter of this name");
@@ -166,7 +191,7 @@ static Status hash_param(const Executor *e, const NamedParam *param, XXH3_state_
   XXH3_128bits_update(state, param->name, strlen(param->name) + 1);
   for (int64_t at = 0; at < elems; at += step) {
     int64_t n = elems - at < step ? elems - at : step;
-    collect(e, flat, bucket->starts[slot] + at, n, piece);
+    TRY(collect(e, flat, bucket->starts[slot] + at, n, piece));
     XXH3_128bits_update(state, piece, (size_t)(n * width));
   }
   return NULL;
@@ -226,4 +251,12 @@ static int64_t largest(const Executor *e, size_t field) {
 
 int64_t executor_sent_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, sent_bytes)); }
 int64_t executor_copied_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, copied_bytes)); }
-int64_t executor_wire_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, wire_bytes)); }
+int64_t executor_wire_bytes_per_step(const Executor *e) {
+  int64_t most = 0;
+  for (int p = 0, each = e->n_here / e->n_processes; p < e->n_processes; p++) {
+    int64_t bytes = 0;
+    for (int r = p * each; r < (p + 1) * each; r++) bytes += e->ranks[r].wire_bytes;
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "executor.h"
+#include "comm_nodes.h"
 #include "rank_queues.h"
 #include "step_program.h"
 #include "team.h"
@@ -12,6 +13,7 @@
 // A process of the plan whose ranks this executor runs.
 typedef struct ProcessState {
   Team *team;
+  Nodes *nodes;                      // to the other processes; NULL: there are none
   ArenaMemory memory;                // what its ranks share
 } ProcessState;
 
@@ -35,7 +37,7 @@ typedef struct RankState {
   int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
 } RankState;
 
-typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_EVALUATE, COMMAND_QUIT } Command;
+typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_EVALUATE, COMMAND_SUM, COMMAND_QUIT } Command;
 
 typedef struct Evaluation { DataFeed feed; int64_t first, n; double (*pairs)[2]; } Evaluation;   // of the command under way
 
@@ -58,6 +60,7 @@ struct Executor {
   int64_t next_step;
   bool scales;                       // the loss, by `scale`
   LossScale scale;
+  bool stopped;                      // on_step said so, here or in another process
   bool failed;                       // the ranks are no longer in step: nothing runs any more
   bool stuck;                        // a rank hangs: its thread cannot be ended, and nothing that it uses can be freed
 
@@ -66,18 +69,28 @@ struct Executor {
   pthread_cond_t go, done;
   Command command;
   Evaluation evaluation;
+  char *sums;                        // [n_here][SUMS_BYTES]: what is summed over all ranks between steps; NULL: all of them are here
+  int64_t sum_words;
   uint64_t command_number;
   int n_done;
 };
 
 // After a step whose norm is not finite: the parameter whose gradient was the first not to be so, with the rank and micro-batch that made it. Where all
 // micro-batches gave finite ones, their sum is not: the first parameter in the order of buckets, the rank that holds it, *micro -1. NULL: none.
-const char *executor_bad_gradient(const Executor *e, int *rank, int64_t *micro);
+MUST_USE Status executor_bad_gradient(Executor *e, const char **param, int *rank, int64_t *micro);
 
 // ---- executor.c, for the other files ----
 
 MUST_USE Status executor_command(Executor *executor, Command command);         // all ranks do it; from the caller's thread
 MUST_USE Status executor_switch_variant(RankState *rank, int variant);         // its constants into place; from the rank's thread
+
+// ---- executor_processes.c: data that are 0 where another process knows them. Nothing to do where all ranks are here. ----
+
+enum { SUMS_BYTES = 1 << 16 };       // at a time
+MUST_USE Status executor_create_sums(Executor *executor);
+MUST_USE Status executor_sum_rank(RankState *rank);
+MUST_USE Status executor_sum(Executor *executor, void *data, int64_t bytes);
+MUST_USE Status executor_gather(Executor *executor, const void *mine, void *all, int64_t bytes);     // all: [executor_processes][bytes]
 
 // ---- executor_evaluate.c ----
 

@@ -31,6 +31,7 @@ typedef struct Supervisor {
   bool hung, reaped;
   int wait_status;
   int64_t last_beat_ns;
+  int first_rank, n_ranks;                              // of the worker, once it has said so
   LaunchEnd end;
 } Supervisor;
 
@@ -48,6 +49,10 @@ static void take_beats(Supervisor *s) {
   while (read(s->beats, &beat, sizeof beat) == (ssize_t)sizeof beat) {
     s->last_beat_ns = clock_now_ns();
     if (beat.step >= 0) s->end.last_step = beat.step;      // below 0: a sign of life between steps
+    if (beat.n_ranks) {
+      s->first_rank = beat.first_rank;
+      s->n_ranks = beat.n_ranks;
+    }
     if (s->options->on_beat) s->options->on_beat(s->options->self, &beat);
   }
 }
@@ -89,7 +94,9 @@ static void supervise(Supervisor *s) {
 
 static Status ending(Supervisor *s, LaunchEnd *out) {
   LaunchEnd *end = &s->end;
-  char after[64] = "before its first step ended";
+  char after[64] = "before its first step ended", whose[64] = "";
+  if (s->n_ranks == 1) snprintf(whose, sizeof whose, " of rank %d", s->first_rank);
+  if (s->n_ranks > 1) snprintf(whose, sizeof whose, " of ranks %d to %d", s->first_rank, s->first_rank + s->n_ranks - 1);
   if (end->last_step >= 0) snprintf(after, sizeof after, "after step %" PRId64, end->last_step);
   if (WIFEXITED(s->wait_status)) {
     end->exit_code = WEXITSTATUS(s->wait_status);
@@ -101,8 +108,8 @@ static Status ending(Supervisor *s, LaunchEnd *out) {
   end->signal = WIFSIGNALED(s->wait_status) ? WTERMSIG(s->wait_status) : 0;
   *out = *end;
   if (s->hung)
-    FAIL(RANK, NULL, "the worker process hung: no step ended within %.3f s, %s; it was killed", (double)s->options->hang_ns / 1e9, after);
-  FAIL(RANK, NULL, "the worker process was ended by signal %d (%s) %s%s", end->signal, strsignal(end->signal), after,
+    FAIL(RANK, NULL, "the worker process%s hung: no step ended within %.3f s, %s; it was killed", whose, (double)s->options->hang_ns / 1e9, after);
+  FAIL(RANK, NULL, "the worker process%s was ended by signal %d (%s) %s%s", whose, end->signal, strsignal(end->signal), after,
        end->signal == SIGKILL && !s->asked ? "; the system does that when memory runs short" : "");
 }
 

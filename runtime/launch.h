@@ -16,6 +16,7 @@ typedef struct LaunchBeat {
   double loss, grad_norm, clipped_norm, lr, ms;
   double loss_scale;           // 0: the loss is not scaled
   bool skipped;
+  int first_rank, n_ranks;     // that the worker runs, where there are other processes; n_ranks 0: not said
 } LaunchBeat;
 
 typedef struct LaunchChannel LaunchChannel;

@@ -84,7 +84,7 @@ static Status fill(Trace *t, const Plan *plan, const TraceOptions *options) {
 Status trace_create(const Plan *plan, const TraceOptions *options, Trace **out) {
   Trace *t = calloc(1, sizeof *t);
   if (!t) return no_memory();
-  t->n_ranks = plan->programs[0]->recipe.ranks_per_process;
+  t->n_ranks = options->ranks ? options->ranks : plan->programs[0]->recipe.ranks_per_process;
   t->lanes = calloc((size_t)t->n_ranks * QUEUE_COUNT, sizeof *t->lanes);
   Status status = t->lanes ? fill(t, plan, options) : no_memory();
   if (status) trace_destroy(t);

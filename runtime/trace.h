@@ -34,6 +34,7 @@ typedef struct TraceOptions {
   bool events;
   int64_t first_step, last_step;   // record these training steps; last_step -1: the newest `newest_steps`
   int64_t newest_steps;
+  int ranks;                       // from rank 0 on, that run here; 0: those of one process
 } TraceOptions;
 
 typedef struct Trace Trace;

@@ -5,6 +5,8 @@
 
 #include "options.h"
 
+#define TESSERA_VERSION "0.1.0"
+
 MUST_USE Status command_run(const Options *options);       // run.c
 MUST_USE Status command_compile(const Options *options);   // compile.c
 MUST_USE Status command_show(const Options *options);      // show.c

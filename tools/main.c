@@ -5,8 +5,6 @@
 #include "command.h"
 #include "config_file.h"
 
-#define TESSERA_VERSION "0.1.0"
-
 typedef struct Command {
   const char *name;
   unsigned bit;

@@ -16,7 +16,7 @@ typedef struct Totals {
   int64_t steps, phase[PHASE_COUNT], queue[QUEUE_COUNT], waits, collectives;
   int64_t inputs, outputs, parameters, parameter_elems, parameter_bytes, frozen;
   int64_t ranks, zero, micro_per_rank, buckets, buffers;
-  int64_t sent, copied, saved, formula, padded, sent_control, sent_frozen;
+  int64_t sent, copied, wire, saved, formula, padded, sent_control, sent_frozen;
   int64_t peak[TIER_COUNT], peak_per_rank, lower_bound, fragmentation, category[CATEGORY_COUNT];
   int64_t sent_dtype[DTYPE_NUMBERS];      // by element type on the wire
 } Totals;
@@ -55,6 +55,7 @@ static const Row rows[] = {
     COUNT("buffers", MEMORY, buffers, true, "buffers"),
     BYTES("sent_bytes", COMM, sent, true, "logical bytes sent per rank and step, control and frozen included"),
     BYTES("copied_bytes", COMM, copied, true, "those of them that are really copied; views copy nothing"),
+    BYTES("wire_bytes", COMM, wire, true, "that leave a process in a step, of all its ranks; 0 where there is one"),
     BYTES("saved_bytes", COMM, saved, true, "sent less than the formula"),
     BYTES("formula_bytes", COMM, formula, true, "(N-1)/N psi (r + 1), or (r + 2k) at stage 3"),
     BYTES("padded_param_bytes", PARAMETERS, padded, true, "psi: parameters that train, padded"),
@@ -158,6 +159,7 @@ static void count_bytes(const Graph *graph, Arena *arena, Metrics *m) {
   }
   t->sent = bytes.sent_bytes;
   t->copied = bytes.copied_bytes;
+  t->wire = bytes.wire_bytes;
   t->saved = bytes.saved_bytes;
   t->formula = bytes.formula_bytes;
   t->padded = bytes.padded_param_bytes;

@@ -24,9 +24,10 @@ static Status read_steps(const Options *o, TraceOptions *out) {
   return STATUS_OK;
 }
 
-Status profile_open(const Options *o, const Plan *plan, Trace **out) {
+Status profile_open(const Options *o, const Plan *plan, int ranks, Trace **out) {
   TraceOptions options;
   TRY(read_steps(o, &options));
+  options.ranks = ranks;
   *out = NULL;
   return o->trace || o->profile ? trace_create(plan, &options, out) : STATUS_OK;
 }

@@ -7,7 +7,7 @@
 #include "style.h"
 
 // As --trace, --trace-steps and --profile ask; *out NULL where none of them is given. USAGE when the steps are no A:B.
-MUST_USE Status profile_open(const Options *options, const Plan *plan, Trace **out);
+MUST_USE Status profile_open(const Options *options, const Plan *plan, int ranks, Trace **out);      // ranks: that run here
 
 // After a run of `n_steps` training steps: writes the trace, prints the profile to stderr. Nothing without a trace.
 MUST_USE Status profile_close(const Options *options, const Trace *trace, int64_t n_steps);

@@ -50,6 +50,7 @@ void report_write_sent_bytes(JsonWriter *w, const Graph *program, const Executor
   json_write_int(w, "planned", bytes.sent_bytes);
   if (executor) json_write_int(w, "measured", executor_sent_bytes_per_step(executor));
   json_write_int(w, "copied", executor ? executor_copied_bytes_per_step(executor) : bytes.copied_bytes);
+  json_write_int(w, "wire_planned", bytes.wire_bytes);
   if (executor) json_write_int(w, "wire", executor_wire_bytes_per_step(executor));
   json_write_int(w, "saved", bytes.saved_bytes);
   json_write_int(w, "formula", bytes.formula_bytes);
@@ -125,13 +126,14 @@ static void write_plan_fields(JsonWriter *w, const RunReport *report, Arena *are
   report_write_peak_bytes(w, report->program, report->executor, arena);
 }
 
-static void write_rss(JsonWriter *w, const Executor *executor) {
-  MemoryUse use = executor_memory(executor);
+static void write_rss(JsonWriter *w, const RunReport *report) {
+  const ProcessUse own = {.memory = executor_memory(report->executor)}, *uses = report->uses ? report->uses : &own;
+  int n = report->uses ? report->n_uses : 1;
   json_write_array(w, "rss_peak_bytes");
-  json_write_int(w, NULL, use.rss_peak_bytes);
+  for (int p = 0; p < n; p++) json_write_int(w, NULL, uses[p].memory.rss_peak_bytes);
   json_write_end_array(w);
   json_write_array(w, "rss_before_arena_bytes");
-  json_write_int(w, NULL, use.rss_before_arena_bytes);
+  for (int p = 0; p < n; p++) json_write_int(w, NULL, uses[p].memory.rss_before_arena_bytes);
   json_write_end_array(w);
 }
 
@@ -181,7 +183,7 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   if (report->items_per_step) json_write_real(w, report->rate_key, rate_per_s(report));
   json_write_real(w, "compile_ms", report->compile_ms);
   if (report->program) write_plan_fields(w, report, arena);
-  if (report->executor) write_rss(w, report->executor);
+  if (report->executor) write_rss(w, report);
   write_error(w, report->error);
   json_write_end_object(w);
   ARENA_RETURN(arena, STATUS_OK);

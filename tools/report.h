@@ -25,6 +25,8 @@ typedef struct RunReport {
   const char *rate_key;            // "tokens_per_s" or "samples_per_s"
   int64_t items_per_step;          // tokens or samples in one step; 0: not known
   const Executor *executor;        // for measurements; NULL: none
+  const ProcessUse *uses;          // [n_uses], of each process; NULL: what the executor says of this one
+  int n_uses;
   const StatusError *error;        // NULL: none
 } RunReport;
 

@@ -20,6 +20,7 @@
 #include "command.h"
 #include "compile_flow.h"
 #include "evaluation.h"
+#include "job.h"
 #include "loss_scale_options.h"
 #include "overwrites.h"
 #include "profile.h"
@@ -71,9 +72,11 @@ static void history_finish(History *h) {
 
 // The worker's side of one run.
 typedef struct Run {
-  const Options *options;      // as given, or `continued`
+  const Options *options;      // as given for these processes, or `continued`
+  Options given;
   Options continued;           // with what a checkpoint says
   Options fitted;              // with what a budget chooses
+  Job job;
   LaunchChannel *channel;
   Flow flow;
   const WeightSource *weights;
@@ -103,7 +106,10 @@ typedef struct Run {
   EvalRun eval;
   StepLog *step_log;           // NULL: nobody asked for one
   char params_hash[33];
+  ProcessUse *uses;            // [n_uses], of each process; NULL: it did not come that far
+  int n_uses;
   bool interrupted;
+  bool others_stopped;         // another process was interrupted or cannot go on
   Status stop;                 // why it cannot go on; what was done is kept
   const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
   size_t n_origins;
@@ -391,9 +397,10 @@ static Status check_target(const char *option, const char *path) {
   return STATUS_OK;
 }
 
-static Status check_targets(const Options *o) {
+static Status check_targets(const Run *run) {
+  const Options *o = run->options;
   if (o->save_every && !o->save) FAIL(USAGE, NULL, "--save-every %" PRId64 " needs --save DIR", o->save_every);
-  if (o->save) {
+  if (o->save && !run->job.process) {
     Status status = checkpoint_check_place(o->save);
     if (status) return status_context(status, "--save");
   }
@@ -401,12 +408,12 @@ static Status check_targets(const Options *o) {
   TRY(check_target("trace", o->trace));
   TRY(check_target("metrics", o->step_metrics));
   TRY(step_log_check(o->step_metrics));
-  return check_target("dump-grads", o->dump_grads);
+  return run->job.process ? STATUS_OK : check_target("dump-grads", o->dump_grads);
 }
 
 static Status check_ranks(const Run *run) {
   enum { RANKS_MAX = 4096 };     // threads of one process: team_create
-  int64_t ranks = run->flow.is_plan ? mesh_ranks(&run->flow.graph->mesh) : run->options->ranks;
+  int64_t ranks = (run->flow.is_plan ? mesh_ranks(&run->flow.graph->mesh) : run->options->ranks) / run->job.processes;
   if (ranks > RANKS_MAX) FAIL(USAGE, NULL, "%" PRId64 " ranks: one process runs at most %d rank threads ('tessera compile' makes plans for more)", ranks, RANKS_MAX);
   return STATUS_OK;
 }
@@ -443,12 +450,12 @@ static Status open_data(Run *run) {
   return STATUS_OK;
 }
 
-static Status prepare(Run *run) {
+static Status prepare_plan(Run *run) {
   const Options *o = run->options;
   TRY(flow_open(o, &run->flow));
   if (!o->data.n) return explain_inputs(&run->flow, o);
   if (run->flow.is_plan) TRY(flow_open_source(&run->flow, o));
-  TRY(check_targets(o));
+  TRY(check_targets(run));
   TRY(check_ranks(run));
   TRY(open_checkpoint(run));
   TRY(open_data(run));
@@ -462,18 +469,38 @@ static Status prepare(Run *run) {
   TRY(compile_known_shapes(run));
   TRY(evaluation_bind(&run->eval, &run->flow, o, run->micro_batches));
   TRY(say_plan(run));
+  return job_take_plan(&run->job, program);
+}
+
+// Processes tell each other how far they have come, also one that has not come far.
+static Status prepare_all(Run *run) {
+  Status status = prepare_plan(run);
+  const JobState state = {run->flow.plan.n_programs ? &run->flow.plan : NULL, TESSERA_VERSION};
+  Status agreed = job_agree(&run->job, run->options, &state, status);
+  if (!status) return agreed;
+  status_free(agreed);
+  return status;
+}
+
+static Status prepare(Run *run) {
+  TRY(prepare_all(run));
+  const Options *o = run->options;
+  const Graph *program = run->flow.plan.programs[0];
+  int each = program->recipe.ranks_per_process, n = run->job.n_transports ? run->job.n_transports : 1;
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
     .grows = run->stream && flow_data_may_vary(&run->flow, o, run->data),
+    .transports = run->job.transports, .n_transports = run->job.n_transports,
   };
   TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
   TRY(loss_scale_choose(o, program, run->checkpoint ? checkpoint_info(run->checkpoint)->loss_scale : NULL, &run->loss_scale, &executor));
-  TRY(profile_open(o, &run->flow.plan, &run->trace));
+  TRY(profile_open(o, &run->flow.plan, n * each, &run->trace));
   executor.trace = run->trace;
   TRY(read_link_delay(o, &executor));
-  launch_beat(run->channel, &(LaunchBeat){.step = -1});      // compiling took its time; the clock of a hang starts again
+  LaunchBeat beat = {.step = -1, .first_rank = run->job.process * each, .n_ranks = run->job.processes > 1 ? each : 0};
+  launch_beat(run->channel, &beat);      // compiling took its time; the clock of a hang starts again
   return executor_create(&run->flow.plan, run->weights, &run->moved_feed, &executor, &run->executor);
 }
 
@@ -525,7 +552,8 @@ static Status log_step(Run *run, const StepResult *result) {
 
 static bool on_step(void *self, const StepResult *result) {
   Run *run = self;
-  LaunchBeat beat = {result->step, result->loss, result->grad_norm, result->clipped_norm, result->lr, result->ms, result->loss_scale, result->skipped};
+  LaunchBeat beat = {.step = result->step, .loss = result->loss, .grad_norm = result->grad_norm, .clipped_norm = result->clipped_norm, .lr = result->lr, .ms = result->ms,
+                     .loss_scale = result->loss_scale, .skipped = result->skipped};
   launch_beat(run->channel, &beat);
   run->done++;
   if (!history_add(&run->history, &beat) && !run->stop)
@@ -574,9 +602,10 @@ static Status save(Run *run) {
 
 static Status run_steps(Run *run, int64_t steps) {
   int64_t every = run->options->save_every, last = run->done + steps;
-  while (run->done < last && !run->interrupted && !run->stop) {
+  while (run->done < last && !run->interrupted && !run->stop && !run->others_stopped) {
     int64_t left = last - run->done, to_save = every ? every - next_step(run) % every : left;
     TRY(executor_run(run->executor, left < to_save ? left : to_save, on_step, run));
+    run->others_stopped = executor_stopped(run->executor) && !run->interrupted && !run->stop;
     if (!every || next_step(run) % every) continue;
     TRY(save(run));
     launch_beat(run->channel, &(LaunchBeat){.step = -1});
@@ -645,6 +674,15 @@ static Status train_and_log(Run *run) {
   return status;
 }
 
+static Status gather_uses(Run *run) {
+  int n = executor_processes(run->executor);
+  run->uses = calloc((size_t)n, sizeof *run->uses);
+  if (!run->uses) FAIL(RESOURCE, NULL, "no memory for what %d processes have used", n);
+  TRY(executor_uses(run->executor, run->uses));
+  run->n_uses = n;
+  return STATUS_OK;
+}
+
 static Status do_run(Run *run) {
   FILE *log = NULL;
   TRY(prepare(run));
@@ -657,12 +695,15 @@ static Status do_run(Run *run) {
   TRY(status);
   TRY(profile_close(o, run->trace, run->done));
   TRY(executor_params_hash(run->executor, run->params_hash));
+  TRY(gather_uses(run));
   TRY(save(run));
   Status stop = run->stop;
   run->stop = STATUS_OK;
   if (stop && o->save && stop->code != STATUS_IO)
     fprintf(stderr, "tessera: stopped after step %" PRId64 "; the checkpoint '%s' holds that state\n", next_step(run) - 1, o->save);
   TRY(stop);
+  if (run->others_stopped)
+    FAIL(CHECK, NULL, "stopped after %" PRId64 " steps, since another process was%s", run->done, o->save ? "; --resume continues from the checkpoint" : "");
   if (run->interrupted)
     FAIL(CHECK, NULL, "stopped by signal %d after %" PRId64 " steps%s", (int)stop_requested, run->done, o->save ? "; --resume continues from the checkpoint" : "");
   return STATUS_OK;
@@ -680,34 +721,53 @@ static Status write_report(const Run *run, const StatusError *error) {
     .rate_key = rate_key(run), .n_evals = run->eval.history.n, .eval_steps = run->eval.history.steps, .eval_losses = run->eval.history.losses,
     .eval_batches = run->eval.n_batches,
     .param_norms = run->norm_steps >= run->history.n ? run->param_norms : NULL,
-    .norm_params = run->norm_params, .n_norm_params = run->n_norm_params, .executor = run->executor, .error = error,
+    .norm_params = run->norm_params, .n_norm_params = run->n_norm_params, .executor = run->executor, .uses = run->uses, .n_uses = run->n_uses,
+    .error = error,
   };
   return report_write(o->report, &report);
 }
 
+static void finish(Run *run, bool orderly) {
+  executor_destroy(run->executor);
+  job_close(&run->job, orderly);
+  trace_destroy(run->trace);
+  evaluation_finish(&run->eval);
+  data_close(run->data);
+  options_finish(&run->fitted);
+  options_finish(&run->continued);
+  checkpoint_close(run->checkpoint);
+  flow_finish(&run->flow);
+  history_finish(&run->history);
+  free(run->param_norms);
+  free(run->norm_params);
+  free(run->programs);
+  free(run->uses);
+  status_free(run->stop);
+}
+
+// What the supervisor has found out before it forks.
+typedef struct Launch { const Options *options; Job job; } Launch;
+
 static int worker(void *arg, LaunchChannel *channel) {
-  Run run = {.options = arg, .channel = channel, .saved_step = -1};
+  const Launch *launch = arg;
+  Run run = {.options = &run.given, .job = launch->job, .channel = channel, .saved_step = -1};
   struct sigaction stop = {.sa_handler = request_stop};
   sigaction(SIGINT, &stop, NULL);
   sigaction(SIGTERM, &stop, NULL);
-  Status status = do_run(&run);
+  Status status = job_open(&run.job, launch->options, &run.given);
+  if (!status) status = do_run(&run);
+  if (status && run.executor && run.job.processes > 1) executor_abort(run.executor, status);
   Status reported = write_report(&run, status);
   if (reported && status) command_print_error(reported);
   else if (reported) status = reported;
-  executor_destroy(run.executor);
-  trace_destroy(run.trace);
-  evaluation_finish(&run.eval);
-  data_close(run.data);
-  options_finish(&run.fitted);
-  options_finish(&run.continued);
-  checkpoint_close(run.checkpoint);
-  flow_finish(&run.flow);
-  history_finish(&run.history);
-  free(run.param_norms);
-  free(run.norm_params);
-  free(run.programs);
-  status_free(run.stop);
-  return command_print_error(status);
+  bool said = run.job.process && (run.job.told || run.others_stopped || (run.executor && executor_was_told(run.executor)));
+  FILE *errors = run.job.errors;
+  finish(&run, !status || run.job.told);
+  if (errors) stderr = errors;
+  if (!said) return command_print_error(status);
+  int code = (int)status_code(status);
+  status_free(status);
+  return code;
 }
 
 // ---- The supervisor -----------------------------------------------------------------------------------------------------------
@@ -722,11 +782,14 @@ Status command_run(const Options *options) {
   History history = {0};
   LaunchOptions launch = {.hang_ns = (int64_t)(options->hang * 1e9), .on_beat = on_beat, .self = &history};
   LaunchEnd end = {0};
+  Launch start = {.options = options};
+  TRY(job_find(options, &start.job));
+  bool reports = options->report && !start.job.process;
   TRY(overwrites_check(options));
-  TRY(check_target("report", options->report));
+  if (reports) TRY(check_target("report", options->report));
   fflush(NULL);
-  Status status = launch_run(worker, (void *)(uintptr_t)options, &launch, &end);
-  if (status && options->report) {
+  Status status = launch_run(worker, &start, &launch, &end);
+  if (status && reports) {
     RunReport report = {.n_steps = history.n, .losses = history.losses, .grad_norms = history.grad_norms, .clipped_norms = history.clipped_norms,
                         .lr = history.lr, .step_ms = history.step_ms, .loss_scales = history.loss_scales, .skipped = history.skipped, .error = status};
     Status reported = report_write(options->report, &report);

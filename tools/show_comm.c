@@ -113,9 +113,11 @@ static void transfers(const Style *s, const PlanView *v, const PlanSections *sec
 }
 
 void show_comm(const Style *s, const PlanView *v, const PlanSections *sections, Arena *arena) {
-  char exact[COUNT_BYTES], copied[COUNT_BYTES];
-  style_heading(s, "communication", arena_printf(arena, "bytes that each rank sends in a step: %s, of which %s are copied and the rest are views",
-                                                 count_text(v->bytes.sent_bytes, exact), count_text(v->bytes.copied_bytes, copied)));
+  char exact[COUNT_BYTES], copied[COUNT_BYTES], wire[COUNT_BYTES];
+  const char *leaves = "";
+  if (v->graph->recipe.processes > 1) leaves = arena_printf(arena, "; %s leave each process", count_text(v->bytes.wire_bytes, wire));
+  style_heading(s, "communication", arena_printf(arena, "bytes that each rank sends in a step: %s, of which %s are copied and the rest are views%s",
+                                                 count_text(v->bytes.sent_bytes, exact), count_text(v->bytes.copied_bytes, copied), leaves));
   if (!v->n_ledger) {
     fprintf(s->to, "  nothing: the plan is for one rank\n");
     return;

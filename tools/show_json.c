@@ -27,6 +27,7 @@ static void json_ledger(JsonWriter *w, const PlanView *v) {
     json_write_int(w, "bytes", e->bytes);
     json_write_int(w, "times", e->times);
     json_write_int(w, "copied_bytes", e->copied_bytes);
+    json_write_int(w, "wire_bytes", e->wire_bytes);
     json_write_text(w, "dtype", dtype_name(e->wire));
     json_write_text(w, "accumulator", e->accumulator ? dtype_name(e->accumulator) : NULL);
     if (e->bucket >= 0) json_write_int(w, "bucket", e->bucket);

@@ -569,6 +569,10 @@ static void carried_away(Graph *g) {
 static void other_library(Graph *g) { g->recipe.numerics_key = "kernels of another age"; }
 static void other_isa(Graph *g) { g->recipe.isa = "sparc"; }
 static void two_processes(Graph *g) { g->recipe.processes = 2; }
+static void processes_elsewhere(Graph *g) {
+  g->recipe.processes = 2;
+  g->recipe.ranks_per_process = 1;
+}
 static Node *collective(Graph *g, int skip) {
   for (size_t i = 0; i < g->n_nodes; i++)
     if ((g->nodes[i]->op->flags & OP_COLLECTIVE) && !skip--) return g->nodes[i];
@@ -601,10 +605,11 @@ static void spoilt_plans_are_refused(void **state) {
       {far_offset, STATUS_MALFORMED},   {negative_offset, STATUS_MALFORMED}, {wild_stride, STATUS_MALFORMED},     {wild_buffer, STATUS_MALFORMED},
       {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_UNSUPPORTED},
       {wild_region, STATUS_MALFORMED},  {wild_workspace, STATUS_MALFORMED},  {wild_phase, STATUS_MALFORMED},      {unknown_control, STATUS_UNSUPPORTED},
-      {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_UNSUPPORTED}, {more_ranks, STATUS_MALFORMED},
+      {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_MALFORMED}, {more_ranks, STATUS_MALFORMED},
       {other_queue, STATUS_UNSUPPORTED}, {wild_queue, STATUS_UNSUPPORTED},   {two_queues, STATUS_MALFORMED},      {waits_for_later, STATUS_MALFORMED},
       {waits_for_nobody, STATUS_MALFORMED}, {waits_for_own_queue, STATUS_MALFORMED}, {waits_for_other_phase, STATUS_MALFORMED},
-      {more_threads, STATUS_UNSUPPORTED}, {no_micro, STATUS_MALFORMED},     {other_library, STATUS_UNSUPPORTED},       {unplanned, STATUS_USAGE}};
+      {more_threads, STATUS_UNSUPPORTED}, {processes_elsewhere, STATUS_UNSUPPORTED},
+      {no_micro, STATUS_MALFORMED},   {other_library, STATUS_UNSUPPORTED},       {unplanned, STATUS_USAGE}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Bench b;
     compile(&b, options_of(2, 3, 2));
