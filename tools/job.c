@@ -95,7 +95,7 @@ Status job_open(Job *c, const Options *given, Options *out) {
   }
   c->transports = calloc(1, sizeof *c->transports);
   if (!c->transports) FAIL(RESOURCE, NULL, "no memory for a way to other processes");
-  FAIL(UNSUPPORTED, NULL, "this build has no MPI engine yet; without mpirun, --ranks-per-process emulates processes in one");
+  TRY(transport_mpi_open(c->transports));
   c->n_transports = 1;
   if (c->transports[0]->processes != c->processes)
     FAIL(USAGE, NULL, "the MPI library sees %d process%s where %d were started: mpirun is of another MPI library than the one that was loaded",

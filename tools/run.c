@@ -654,7 +654,7 @@ static Status train(Run *run) {
 
 static void start_progress(Run *run, FILE *log) {
   bool tokens = data_has_tokens(run->data);
-  bool terminal = isatty(STDOUT_FILENO);
+  bool terminal = isatty(STDOUT_FILENO) && run->job.processes == 1;      // mpirun has a terminal of its own for each process
   run->progress = (Progress){
     .lines = log ? log : terminal ? NULL : stdout, .live = terminal, .brief = log && !terminal, .steps = run->steps,
     .items_per_step = (int64_t)((double)run->micro_batches * (tokens ? data_tokens_per_batch(run->data) : data_samples_per_batch(run->data)) + 0.5),
