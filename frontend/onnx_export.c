@@ -13,10 +13,13 @@
 #include "import_state.h"
 #include "relocate.h"
 
+enum { PIECE_BYTES = 4 << 20 };
+
 // One file of the model and its copy.
 typedef struct Copy {
   const char *source_path;
   Bytes bytes;
+  bool mapped;                 // they are of a file
   char *out_path;              // heap
   AtomicFile file;
   char *location;              // external data: in the copy; heap
@@ -46,7 +49,12 @@ static Status make_folders(const char *base, const char *location) {
 
 static Status begin_copy(Copy *copy) {
   TRY(atomic_begin(copy->out_path, &copy->file));
-  return atomic_write(&copy->file, copy->bytes.data, copy->bytes.n);
+  for (size_t at = 0, n; at < copy->bytes.n; at += n) {
+    n = (size_t)mapped_step(copy->bytes.data + at, (int64_t)(copy->bytes.n - at));
+    TRY(atomic_write(&copy->file, copy->bytes.data + at, n));
+    if (copy->mapped) mapped_let_go(copy->bytes.data + at, (int64_t)n);
+  }
+  return STATUS_OK;
 }
 
 // Where the copy of the model refers to.
@@ -64,6 +72,7 @@ static Status choose_location(const Model *model, const ExternalFile *external, 
 static Status begin_external(const Model *model, const ExternalFile *external, const char *out_path, const char *out_folder, Copy *copy) {
   copy->source_path = external->path;
   copy->bytes = (Bytes){external->bytes, external->n_bytes};
+  copy->mapped = true;
   TRY(choose_location(model, external, out_path, copy));
   if (asprintf(&copy->out_path, "%s/%s", out_folder, copy->location) < 0) {
     copy->out_path = NULL;
@@ -82,30 +91,33 @@ static Copy *copy_of(Copy *copies, size_t n, const Weight *weight) {
   return NULL;
 }
 
-static Status replace(Copy *copies, size_t n_copies, const WeightSource *source, ExportRead read, void *user) {
-  void *buffer = NULL;
-  int64_t buffer_bytes = 0;
-  Status status = STATUS_OK;
-  for (size_t i = 0; i < source->n_weights && !status; i++) {
-    const Weight *w = &source->weights[i];
-    int64_t n = type_bytes(&w->type);
-    if (n > buffer_bytes) {
-      free(buffer);
-      buffer = malloc((size_t)n);
-      buffer_bytes = buffer ? n : 0;
-      if (!buffer) FAIL(RESOURCE, NULL, "out of memory: tensor '%s' has %" PRId64 " bytes", w->name, n);
-    }
-    bool found = false;
-    status = read(user, w, buffer, &found);
-    if (status || !found) continue;
-    Copy *copy = copy_of(copies, n_copies, w);
-    if (!copy)
-      status = status_fail(STATUS_UNSUPPORTED, NULL, "tensor '%s' does not lie in one piece in the model's file (its elements stand in int32_data or unpacked), "
-                           "so it cannot be replaced in place; export .safetensors instead", w->name);
-    else if (copy->patched) memcpy(copy->patched + w->offset_bytes, buffer, (size_t)n);
-    else status = atomic_overwrite(&copy->file, buffer, (size_t)n, w->offset_bytes);
+static Status write_piece(Copy *copies, size_t n_copies, const Weight *w, int64_t offset_bytes, const void *piece, size_t n) {
+  Copy *copy = copy_of(copies, n_copies, w);
+  if (!copy)
+    FAIL(UNSUPPORTED, NULL, "tensor '%s' does not lie in one piece in the model's file (its elements stand in int32_data or unpacked), so it cannot be "
+         "replaced in place; export .safetensors instead", w->name);
+  if (!copy->patched) return atomic_overwrite(&copy->file, piece, n, w->offset_bytes + offset_bytes);
+  memcpy(copy->patched + w->offset_bytes + offset_bytes, piece, n);
+  return STATUS_OK;
+}
+
+static Status replace_one(Copy *copies, size_t n_copies, const Weight *w, ExportRead read, void *user, void *piece) {
+  int64_t width = dtype_bytes(w->type.dtype), elems = type_elems(&w->type), step = PIECE_BYTES / width;
+  bool found = true;
+  for (int64_t at = 0; at < elems && found; at += step) {
+    int64_t n = elems - at < step ? elems - at : step;
+    TRY(read(user, w, at, n, piece, &found));
+    if (found) TRY(write_piece(copies, n_copies, w, at * width, piece, (size_t)(n * width)));
   }
-  free(buffer);
+  return STATUS_OK;
+}
+
+static Status replace(Copy *copies, size_t n_copies, const WeightSource *source, ExportRead read, void *user) {
+  void *piece = malloc(PIECE_BYTES);
+  if (!piece) FAIL(RESOURCE, NULL, "out of memory for a piece of a tensor");
+  Status status = STATUS_OK;
+  for (size_t i = 0; i < source->n_weights && !status; i++) status = replace_one(copies, n_copies, &source->weights[i], read, user, piece);
+  free(piece);
   return status;
 }
 
@@ -119,6 +131,7 @@ static Status write_relocated(Copy *copies, const ExternalFiles *external) {
   Status status = relocate_external((Bytes){copies[0].patched, copies[0].bytes.n}, relocations, external->n_files, &bytes, &n_bytes);
   free(relocations);
   copies[0].bytes = (Bytes){bytes, n_bytes};
+  copies[0].mapped = false;
   if (!status) status = begin_copy(&copies[0]);
   free(bytes);
   return status;
@@ -127,7 +140,7 @@ static Status write_relocated(Copy *copies, const ExternalFiles *external) {
 static Status export_files(Model *model, const WeightSource *source, const char *out_path, const char *out_folder, Copy *copies, ExportRead read,
                            void *user) {
   size_t n = model->external.n_files + 1;
-  copies[0] = (Copy){.source_path = model->path, .bytes = model->file, .out_path = strdup(out_path), .file = {.fd = -1}};
+  copies[0] = (Copy){.source_path = model->path, .bytes = model->file, .mapped = model->mapped, .out_path = strdup(out_path), .file = {.fd = -1}};
   if (!copies[0].out_path) FAIL(RESOURCE, NULL, "out of memory");
   if (n == 1) {
     TRY(begin_copy(&copies[0]));

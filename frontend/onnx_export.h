@@ -7,9 +7,9 @@
 
 #include "onnx_import.h"
 
-// Gives the new bytes of tensor `weight->name`: writes type_bytes(&weight->type) bytes to `out` and sets *found, or sets *found = false when
-// the tensor was not trained.
-typedef Status (*ExportRead)(void *user, const Weight *weight, void *out, bool *found);
+// Gives the new values of elements [from, from + n) of tensor `weight->name`, in its element type: writes them to `out` and sets *found, or sets
+// *found = false when the tensor was not trained. Tensors are asked for in pieces, since they may be larger than memory.
+typedef Status (*ExportRead)(void *user, const Weight *weight, int64_t from, int64_t n, void *out, bool *found);
 
 // Copies the model's file to `out_path` and its external data beside it, asking `read` for each weight. Where `out_path` has another file name than the
 // model, the data do too, and the copy refers to them: NAME.onnx.data, or NAME.onnx.data/LOCATION where there are several files; exports side by side

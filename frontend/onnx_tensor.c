@@ -101,6 +101,7 @@ static void decode_typed(const OnnxTensor *tensor, const TypedData *data, Dtype 
 static void place_in_file(const Model *model, const void *bytes, Weight *out) {
   out->bytes = bytes;
   out->path = model->path;
+  out->mapped = model->mapped;
   out->offset_bytes = (const uint8_t *)bytes - model->file.data;
 }
 
@@ -180,6 +181,7 @@ Status tensor_weight(Model *model, Arena *arena, const OnnxTensor *tensor, const
     TRY(external_find(&model->external, tensor, n_bytes, &file, &w.offset_bytes));
     w.bytes = file->n_bytes || !n_bytes ? file->bytes + w.offset_bytes : NULL;
     w.path = file->path;
+    w.mapped = true;
   } else if (tensor->has_raw) {
     if (data.n_elems) FAIL(MALFORMED, NULL, "tensor '%s' has its data in raw_data and in %s", name, data_field_name(data.number));
     if ((int64_t)tensor->raw.n != n_bytes)

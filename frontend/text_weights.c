@@ -42,6 +42,7 @@ static Status find_bytes(TextWeights *t, const Weight *w, Arena *arena, const We
   Weight *found = arena_copy(arena, w, sizeof *w);
   found->bytes = file->bytes + at;
   found->path = file->path;
+  found->mapped = true;
   *out = found;
   return STATUS_OK;
 }

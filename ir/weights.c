@@ -12,18 +12,30 @@ const Weight *weights_find(const WeightSource *source, const char *name) {
   return NULL;
 }
 
+// A fault maps the pages around it, too, from an aligned piece of the address space: steps end at multiples of any such piece.
+int64_t mapped_step(const void *at, int64_t n_bytes) {
+  enum { STEP_BYTES = 4 << 20 };
+  int64_t n = STEP_BYTES - (int64_t)((uintptr_t)at % STEP_BYTES);
+  return n < n_bytes ? n : n_bytes;
+}
+
+// Whole pages around the range: all of them are of the same mapping.
+void mapped_let_go(const void *at, int64_t n_bytes) {
+  enum { PAGE_BYTES = 4096 };
+  uintptr_t first = (uintptr_t)at / PAGE_BYTES * PAGE_BYTES, end = (uintptr_t)at + (uintptr_t)n_bytes;
+  if (n_bytes > 0) (void)madvise((void *)first, end - first, MADV_DONTNEED);   // only advice: a refusal costs memory
+}
+
 Status weight_hash(const Weight *weight, uint64_t out[2]) {
-  enum { WINDOW_BYTES = 4 << 20, PAGE_BYTES = 4096 };
   XXH3_state_t *state = XXH3_createState();
   if (!state) FAIL(RESOURCE, weight->name, "no memory to hash the tensor");
   XXH3_128bits_reset(state);
   int64_t n_bytes = type_bytes(&weight->type);
-  for (int64_t at = 0; at < n_bytes; at += WINDOW_BYTES) {
+  for (int64_t at = 0, n; at < n_bytes; at += n) {
     const char *from = (const char *)weight->bytes + at;
-    int64_t n = n_bytes - at < WINDOW_BYTES ? n_bytes - at : WINDOW_BYTES;
+    n = mapped_step(from, n_bytes - at);
     XXH3_128bits_update(state, from, (size_t)n);
-    uintptr_t first = ((uintptr_t)from + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES, end = ((uintptr_t)from + (uintptr_t)n) / PAGE_BYTES * PAGE_BYTES;
-    if (weight->path && end > first) (void)madvise((void *)first, end - first, MADV_DONTNEED);   // only advice: a refusal costs memory
+    if (weight->mapped) mapped_let_go(from, n);
   }
   XXH128_hash_t hash = XXH3_128bits_digest(state);
   XXH3_freeState(state);

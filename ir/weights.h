@@ -12,8 +12,9 @@ typedef struct Weight {
   Type type;
   const void *bytes;        // type_bytes(&type) bytes; may be unaligned: read it with weight_read_* or memcpy, never by a cast.
                             // NULL: only the place is known (a graph read from text; weights that are absent)
-  const char *path;         // the file that `bytes` is a read-only mapping of (Load drops its pages); NULL: only in memory (folded, decoded)
+  const char *path;         // the file that `bytes` lie in; NULL: only in memory (folded, decoded)
   int64_t offset_bytes;     // within `path`
+  bool mapped;              // `bytes` are of a read-only mapping, whose pages may be let go
 } Weight;
 
 typedef struct WeightSource {
@@ -41,6 +42,12 @@ typedef struct WeightTie {
 } WeightTie;
 
 const Weight *weights_find(const WeightSource *source, const char *name);   // NULL when absent; linear in n_weights
+
+// Walks over mapped files that may be larger than memory: read mapped_step bytes, let them go, read on. Pages let go leave this process and stay in the
+// page cache; whoever reads them again gets them again. The step, at most 4 MiB and at least 1 byte of n, ends where the system would not map pages again
+// that are gone already; callers that read whole elements round it up to one.
+int64_t mapped_step(const void *at, int64_t n_bytes);
+void mapped_let_go(const void *at, int64_t n_bytes);                        // of a mapping only (Weight.mapped)
 
 // XXH3-128 of the bytes. Pages of a mapped file are let go on the way, so that they do not stay resident.
 MUST_USE Status weight_hash(const Weight *weight, uint64_t out[2]);

@@ -2,13 +2,12 @@
 #include <stdio.h>
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "cost.h"
 #include "kernel.h"
 #include "ops.h"
 
-enum { PAGE_BYTES = 4096, LOAD_WINDOW_BYTES = 4 << 20, NAME_BYTES = 1024 };
+enum { NAME_BYTES = 1024 };
 
 typedef struct LoadAttrs {
   AttrStrings params;
@@ -52,14 +51,12 @@ static Status load_infer(Node *node, Arena *arena) {
 // Elements [from, from + n) of a weight into `to`. Pages of a mapped file are let go as soon as they are copied, so that they do not
 // count as resident; they stay in the page cache for the other ranks.
 static void copy_window(void *to, Dtype dtype, const Weight *weight, int64_t from, int64_t n) {
-  int64_t from_bytes = dtype_bytes(weight->type.dtype), to_bytes = dtype_bytes(dtype), step = LOAD_WINDOW_BYTES / from_bytes;
-  for (int64_t at = 0; at < n; at += step) {
-    int64_t m = n - at < step ? n - at : step;
+  int64_t from_bytes = dtype_bytes(weight->type.dtype), to_bytes = dtype_bytes(dtype);
+  for (int64_t at = 0, m; at < n; at += m) {
     const char *bytes = (const char *)weight->bytes + (from + at) * from_bytes;
+    m = (mapped_step(bytes, (n - at) * from_bytes) + from_bytes - 1) / from_bytes;
     elements_convert((char *)to + at * to_bytes, dtype, bytes, weight->type.dtype, m);
-    uintptr_t first = ((uintptr_t)bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    uintptr_t end = ((uintptr_t)bytes + (uintptr_t)(m * from_bytes)) / PAGE_BYTES * PAGE_BYTES;
-    if (weight->path && end > first) (void)madvise((void *)first, end - first, MADV_DONTNEED);   // only advice: a refusal costs memory
+    if (weight->mapped) mapped_let_go(bytes, m * from_bytes);
   }
 }
 

@@ -96,6 +96,9 @@ MUST_USE Status executor_evaluate(Executor *executor, const DataFeed *feed, int6
 // as the plan), else a state name.
 MUST_USE Status executor_read(Executor *executor, const char *param, const char *which, void *out);
 
+// Elements [start, start + n) of that, for tensors that are not to lie in memory as a whole.
+MUST_USE Status executor_read_part(Executor *executor, const char *param, const char *which, int64_t start, int64_t n, void *out);
+
 // Norm of a parameter's mean gradient of the last step, before clipping; plans compiled with param_norms only (else USAGE). Also from on_step.
 MUST_USE Status executor_gradient_norm(Executor *executor, const char *param, double *out);
 

@@ -69,28 +69,46 @@ static void widen_in_place(void *data, Dtype from, Dtype to, int64_t elems) {
   for (int64_t i = elems; i-- > 0 && from != to;) element_write(data, to, i, element_read(data, from, i));
 }
 
-// Running statistics are each rank's own; rank 0's count.
-static Status read_buffer(const Executor *e, const char *name, const char *which, void *out) {
-  const Value *v = graph_find_value(e->graph, name);
-  if (which || !v || v->role != ROLE_BUFFER || v->loc.buffer < 0) FAIL(USAGE, name, "the plan has no parameter or buffer of this name");
-  memcpy(out, address(e, v, e->first_rank), (size_t)value_bytes(v));
+enum { TO_THE_END = -1 };
+
+static Status check_part(const char *name, int64_t elems, int64_t from, int64_t *n) {
+  if (*n == TO_THE_END) *n = elems - from;
+  if (from < 0 || *n < 0 || from > elems - *n) FAIL(USAGE, name, "it has %" PRId64 " elements, not %" PRId64 " from %" PRId64 " on", elems, *n, from);
   return NULL;
 }
 
-Status executor_read(Executor *e, const char *param, const char *which, void *out) {
+// Running statistics are each rank's own; rank 0's count.
+static Status read_buffer(const Executor *e, const char *name, const char *which, int64_t from, int64_t n, void *out) {
+  const Value *v = graph_find_value(e->graph, name);
+  if (which || !v || v->role != ROLE_BUFFER || v->loc.buffer < 0) FAIL(USAGE, name, "the plan has no parameter or buffer of this name");
+  int64_t elems = type_elems(&v->type), width = dtype_bytes(v->type.dtype);
+  TRY(check_part(name, elems, from, &n));
+  memcpy(out, address(e, v, e->first_rank) + from * width, (size_t)(n * width));
+  return NULL;
+}
+
+static Status read_part(Executor *e, const char *param, const char *which, int64_t from, int64_t n, void *out) {
   int b, slot;
   const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
-  if (!bucket) return read_buffer(e, param, which, out);
+  if (!bucket) return read_buffer(e, param, which, from, n, out);
   const Value *flat;
   TRY(find_flat(e, b, bucket, which ? which : "param", param, &flat));
   Type piece = state_piece_type(flat->state_shape, flat->type.dtype, &bucket->types[slot]);
   int64_t elems = type_elems(&piece), start = state_start(flat->state_shape, bucket, slot);
   if (start < 0 || start + elems > state_start(flat->state_shape, bucket, bucket->n_params)) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
-  TRY(collect(e, flat, start, elems, out));
+  TRY(check_part(param, elems, from, &n));
+  TRY(collect(e, flat, start + from, n, out));
   bool grad = which && !strcmp(which, "grad");
-  if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, elems);
-  if (grad) TRY(scale_gradient(e, bucket->dtype, out, elems));
+  if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, n);
+  if (grad) TRY(scale_gradient(e, bucket->dtype, out, n));
   return NULL;
+}
+
+Status executor_read(Executor *e, const char *param, const char *which, void *out) { return read_part(e, param, which, 0, TO_THE_END, out); }
+
+Status executor_read_part(Executor *e, const char *param, const char *which, int64_t start, int64_t n, void *out) {
+  if (n < 0) FAIL(USAGE, param, "%" PRId64 " elements of it", n);
+  return read_part(e, param, which, start, n, out);
 }
 
 Status executor_gradient_norm(Executor *e, const char *param, double *out) {

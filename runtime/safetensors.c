@@ -140,6 +140,7 @@ static Status read_entries(Safetensors *file, const char *data, int64_t data_sta
     w->name = name;
     w->bytes = data + begin;
     w->path = file->path;
+    w->mapped = file->map != NULL;
     w->offset_bytes = data_start + begin;
     file->n_tensors++;
   }
@@ -243,7 +244,7 @@ struct SafetensorsWriter {
   int fd;
   char *path, *temporary_path;
   int64_t *offsets, *sizes;      // per entry
-  bool *written;
+  int64_t *written;              // bytes of each so far
   size_t n_entries;
 };
 
@@ -358,8 +359,27 @@ Status safetensors_create(const char *path, const SafetensorsEntry *entries, siz
 
 Status safetensors_write(SafetensorsWriter *w, size_t entry, const void *bytes) {
   if (entry >= w->n_entries) FAIL(USAGE, NULL, "%s has %zu tensors, not %zu", w->path, w->n_entries, entry + 1);
-  TRY(write_at(w, bytes, w->sizes[entry], w->offsets[entry]));
-  w->written[entry] = true;
+  w->written[entry] = 0;
+  return safetensors_append(w, entry, bytes, w->sizes[entry]);
+}
+
+Status safetensors_append(SafetensorsWriter *w, size_t entry, const void *bytes, int64_t n) {
+  if (entry >= w->n_entries) FAIL(USAGE, NULL, "%s has %zu tensors, not %zu", w->path, w->n_entries, entry + 1);
+  if (n < 0 || n > w->sizes[entry] - w->written[entry])
+    FAIL(USAGE, NULL, "tensor %zu of %s has %" PRId64 " bytes, not %" PRId64 " and %" PRId64 " more", entry, w->path, w->sizes[entry], w->written[entry], n);
+  TRY(write_at(w, bytes, n, w->offsets[entry] + w->written[entry]));
+  w->written[entry] += n;
+  return NULL;
+}
+
+Status safetensors_write_weight(SafetensorsWriter *w, size_t entry, const Weight *weight) {
+  int64_t n_bytes = type_bytes(&weight->type);
+  for (int64_t at = 0, n; at < n_bytes; at += n) {
+    const char *from = (const char *)weight->bytes + at;
+    n = mapped_step(from, n_bytes - at);
+    TRY(safetensors_append(w, entry, from, n));
+    if (weight->mapped) mapped_let_go(from, n);
+  }
   return NULL;
 }
 
@@ -375,7 +395,7 @@ static void writer_free(SafetensorsWriter *w) {
 
 static Status finish_file(SafetensorsWriter *w) {
   for (size_t i = 0; i < w->n_entries; i++)
-    if (!w->written[i]) FAIL(USAGE, NULL, "tensor %zu of %zu of %s was not written", i, w->n_entries, w->path);
+    if (w->written[i] < w->sizes[i]) FAIL(USAGE, NULL, "tensor %zu of %zu of %s was not written", i, w->n_entries, w->path);
   if (fsync(w->fd)) FAIL(IO, NULL, "cannot flush %s: %s", w->temporary_path, strerror(errno));
   int fd = w->fd;
   w->fd = -1;

@@ -34,6 +34,10 @@ typedef struct SafetensorsWriter SafetensorsWriter;
 MUST_USE Status safetensors_create(const char *path, const SafetensorsEntry *entries, size_t n_entries, const char *const *metadata,
                                    SafetensorsWriter **out);
 MUST_USE Status safetensors_write(SafetensorsWriter *writer, size_t entry, const void *bytes);   // type_bytes of the entry
+// The next `n_bytes` of an entry, which is written in pieces, from its first byte on.
+MUST_USE Status safetensors_append(SafetensorsWriter *writer, size_t entry, const void *bytes, int64_t n_bytes);
+// All of `weight`, which may be larger than memory: pages of a mapped file are let go on the way.
+MUST_USE Status safetensors_write_weight(SafetensorsWriter *writer, size_t entry, const Weight *weight);
 // Flushes to disk and gives the file its name. An entry that was not written is an error. Ends the writer in any case.
 MUST_USE Status safetensors_finish(SafetensorsWriter *writer);
 void safetensors_abandon(SafetensorsWriter *writer);                                             // removes the file; NULL is fine

@@ -59,6 +59,7 @@ Status ties_resolve(const WeightSource *params, const WeightTie *ties, size_t n,
     if (ties[i].transposed) {
       tied.bytes = swapped(kept, arena);
       tied.path = NULL;
+      tied.mapped = false;
       tied.type.dims[0] = kept->type.dims[1];
       tied.type.dims[1] = kept->type.dims[0];
     }

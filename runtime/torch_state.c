@@ -84,6 +84,7 @@ static void assemble(const Holding *h, char *out, char *temp) {
     int64_t gate = type_elems(&part->type) / n_gates, part_width = dtype_bytes(part->type.dtype);
     for (int i = 0; i < n_gates; i++, at += gate)
       elements_convert(flat + at * width, h->origin->type.dtype, (const char *)part->bytes + order[i] * gate * part_width, part->type.dtype, gate);
+    if (part->mapped) mapped_let_go(part->bytes, type_bytes(&part->type));
   }
   Matrix m = matrix_of(&h->origin->type);
   if (h->swapped) swap_axes(out, flat, m.batch, m.cols, m.rows, width);
@@ -365,7 +366,7 @@ static Status write_count(const Restore *r, SafetensorsWriter *writer, size_t at
 static Status write_entry(const Restore *r, SafetensorsWriter *writer, size_t at, const Weight *part) {
   const Entry *e = entry_of(r, part);
   if (e->source == TORCH_KEPT && is_batch_count(r, part)) return write_count(r, writer, at, part);
-  if (e->source == TORCH_KEPT) return safetensors_write(writer, at, part->bytes);
+  if (e->source == TORCH_KEPT) return safetensors_write_weight(writer, at, part);
   const Weight *trained = trained_values(r, e->from.origin);
   if (type_elems(&trained->type) != type_elems(&e->from.origin->type))
     FAIL(MALFORMED, trained->name, "%" PRId64 " elements in the checkpoint, %" PRId64 " in the model", type_elems(&trained->type),
@@ -373,6 +374,7 @@ static Status write_entry(const Restore *r, SafetensorsWriter *writer, size_t at
   char *out = malloc((size_t)(type_bytes(&part->type) + type_bytes(&trained->type)) + 1);
   if (!out) FAIL(RESOURCE, part->name, "no memory for the tensor");
   take_apart(&e->from, part, trained->bytes, trained->type.dtype, out, out + type_bytes(&part->type));
+  if (trained->mapped) mapped_let_go(trained->bytes, type_bytes(&trained->type));
   Status status = safetensors_write(writer, at, out);
   free(out);
   return status;

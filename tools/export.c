@@ -24,7 +24,7 @@ static Status write_tensors(Checkpoint *checkpoint, const char *path) {
   for (size_t i = 0; i < params->n_weights; i++) entries[i] = (SafetensorsEntry){params->weights[i].name, params->weights[i].type};
   SafetensorsWriter *writer = NULL;
   Status status = safetensors_create(path, entries, params->n_weights, NULL, &writer);
-  for (size_t i = 0; !status && i < params->n_weights; i++) status = safetensors_write(writer, i, params->weights[i].bytes);
+  for (size_t i = 0; !status && i < params->n_weights; i++) status = safetensors_write_weight(writer, i, &params->weights[i]);
   free(entries);
   if (!status) return safetensors_finish(writer);
   safetensors_abandon(writer);
@@ -38,7 +38,7 @@ typedef struct Trained {
   WeightSource constants;          // of the model, where names are tied to one that did not train
 } Trained;
 
-static Status read_trained(void *user, const Weight *weight, void *out, bool *found) {
+static Status read_trained(void *user, const Weight *weight, int64_t from, int64_t n, void *out, bool *found) {
   const Trained *t = user;
   const Weight *trained = weights_find(t->params, weight->name);
   if (!trained) trained = weights_find(&t->constants, weight->name);
@@ -48,7 +48,10 @@ static Status read_trained(void *user, const Weight *weight, void *out, bool *fo
     char a[160], b[160];
     FAIL(CHECK, weight->name, "the checkpoint holds %s, the model %s", type_text(&trained->type, a, sizeof a), type_text(&weight->type, b, sizeof b));
   }
-  elements_convert(out, weight->type.dtype, trained->bytes, trained->type.dtype, type_elems(&weight->type));
+  int64_t width = dtype_bytes(trained->type.dtype);
+  const char *bytes = (const char *)trained->bytes + from * width;
+  elements_convert(out, weight->type.dtype, bytes, trained->type.dtype, n);
+  if (trained->mapped) mapped_let_go(bytes, n * width);
   return STATUS_OK;
 }
 

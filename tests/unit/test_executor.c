@@ -412,6 +412,13 @@ static void reads(void **state) {
     memset(grads[i], 0, sizeof grads[i]), memset(params[i], 0, sizeof params[i]), memset(moments[i], 0, sizeof moments[i]);
     ok(executor_read(b.executor, name, "grad", grads[i]));
     ok(executor_read(b.executor, name, NULL, params[i]));
+    float part[8];
+    int64_t elems = type_elems(&bucket->types[0]);
+    ok(executor_read_part(b.executor, name, "grad", elems - 8, 8, part));
+    assert_memory_equal(part, grads[i] + elems - 8, sizeof part);
+    Status outside = executor_read_part(b.executor, name, NULL, elems - 8, 9, part);
+    assert_int_equal(status_code(outside), STATUS_USAGE);
+    status_free(outside);
     ok(executor_read(b.executor, name, "exp_avg", moments[i]));
     assert_memory_not_equal(params[i], initial, (size_t)type_bytes(&w->type));
     for (int64_t e = 0; e < type_elems(&w->type); e++) assert_true(fabsf(moments[i][e] - 0.1f * grads[i][e]) <= 1e-6f * fabsf(grads[i][e]) + 1e-12f);

@@ -36,7 +36,11 @@ static void round_trip(void **state) {
   const char *const metadata[] = {"format", "pt", NULL};
   SafetensorsWriter *w;
   assert_null(safetensors_create(in_dir("x"), entries, 4, metadata, &w));
-  assert_null(safetensors_write(w, 1, a));
+  assert_null(safetensors_append(w, 1, a, 5));
+  assert_null(safetensors_append(w, 1, (const char *)a + 5, sizeof a - 5));
+  Status beyond = safetensors_append(w, 1, a, 1);
+  assert_int_equal(status_code(beyond), STATUS_USAGE);
+  status_free(beyond);
   assert_null(safetensors_write(w, 3, &b));
   assert_null(safetensors_write(w, 0, c));
   assert_null(safetensors_write(w, 2, ""));
@@ -71,6 +75,7 @@ static void unwritten_and_abandoned(void **state) {
   SafetensorsWriter *w;
   assert_null(safetensors_create(in_dir("y"), entries, 2, NULL, &w));
   assert_null(safetensors_write(w, 0, &x));
+  assert_null(safetensors_append(w, 1, &x, 3));
   Status s = safetensors_finish(w);
   assert_int_equal(status_code(s), STATUS_USAGE);
   status_free(s);
