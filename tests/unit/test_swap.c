@@ -239,7 +239,6 @@ static int64_t fail_each(const Way *way, int what, bool ever, const char *wanted
     SwapOptions o = options_of(way, 3, 4 * PAGE);
     o.wrap_io = spoil;
     o.wrap_self = &spoiler;
-    o.deadline_ns = 200 * 1000 * 1000;
     SwapFile *file;
     assert_null(swap_create(folder, BYTES, 1, &o, &file));
     for (int64_t k = 0; k < BYTES; k++) memory[k] = (char)byte_at(k, 7);
