@@ -15,6 +15,11 @@ const char *link_use_name(LinkUse use) {
   return (unsigned)use < LINK_USES ? names[use] : "?";
 }
 
+const char *tier_use_name(TierUse use) {
+  static const char *const names[TIER_USES] = {"read", "write"};
+  return (unsigned)use < TIER_USES ? names[use] : "?";
+}
+
 const char *precision_name(Precision precision) {
   static const char *const names[PRECISION_COUNT] = {"f64", "f32", "bf16", "f16"};
   return (unsigned)precision < PRECISION_COUNT ? names[precision] : "?";
@@ -42,7 +47,7 @@ Machine machine_default(void) {
       .precision_share = {[PRECISION_F64] = 0.5, [PRECISION_F32] = 1, [PRECISION_BF16] = 1, [PRECISION_F16] = 1},
       .memory_bytes_per_s = 8e9, .cache_bytes_per_s = 4e10, .cache_bytes = 1 << 20,
       .step_overhead_s = 2e-7, .product_call_s = 1e-6, .has_reference = true, .guard_s = 2e-7, .micro_overhead_s = 1e-5, .update_overhead_s = 3e-5,
-      .tiers = {[TIER_HOST] = {1e-5, 8e9}, [TIER_NVME] = {1e-4, 2e9}},
+      .tiers = {[TIER_HOST] = {{1e-6, 4e9}, {1e-6, 4e9}}, [TIER_NVME] = {{1e-4, 1e9}, {1e-4, 8e8}}},
   };
   default_shares(&m);
   for (int use = 0; use < LINK_USES; use++) {
@@ -148,6 +153,16 @@ static double collective_seconds(const Graph *graph, const Node *node, const Mac
 
 // ---- A step -------------------------------------------------------------------------------------------------------------------------------
 
+static double transfer_seconds(const Node *node, const Machine *m, StepCost *c) {
+  const Value *from = node->n_inputs ? node->inputs[0] : NULL, *to = node->n_outputs ? node->outputs[0] : NULL;
+  if (!from || !to) return 0;
+  Tier far = from->tier == TIER_DEVICE ? to->tier : from->tier;
+  const Link *link = &m->tiers[far][from->tier == TIER_DEVICE ? TIER_WRITE : TIER_READ];
+  c->is_transfer = true;
+  c->waits = far == TIER_NVME;
+  return far == TIER_DEVICE ? 0 : link->latency_s + (double)value_bytes(from) / link->bytes_per_s;
+}
+
 StepCost step_cost(const Graph *graph, const Node *node, const Machine *m) {
   Isa isa;
   if (!m->has_reference) isa = ISA_COUNT;
@@ -159,6 +174,10 @@ StepCost step_cost(const Graph *graph, const Node *node, const Machine *m) {
     c.is_comm = true;
     bool moves = node->guard != GUARD_READ_BEGIN || views_move;
     c.seconds = guards + (moves ? m->step_overhead_s + collective_seconds(graph, node, m, c.node.sent_bytes) : 0);
+    return c;
+  }
+  if (node->op->flags & OP_TRANSFER) {
+    c.seconds = m->step_overhead_s + transfer_seconds(node, m, &c);
     return c;
   }
   double bytes = c.node.read_bytes + c.node.written_bytes;

@@ -16,6 +16,10 @@ const char *link_use_name(LinkUse use);
 typedef enum Precision { PRECISION_F64, PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT } Precision;
 const char *precision_name(Precision precision);               // "f64", ...
 
+// Of a transfer between tiers: to the device (Fetch), from it (Offload).
+typedef enum TierUse { TIER_READ, TIER_WRITE, TIER_USES } TierUse;
+const char *tier_use_name(TierUse use);
+
 enum { PRODUCT_SIZES = 4 };
 extern const int64_t product_sizes[PRODUCT_SIZES];             // extents at which the rates of matrix products are known
 
@@ -40,7 +44,7 @@ typedef struct Machine {
   double guard_s;                // of beginning or ending to read a view, or to write a shard
   double micro_overhead_s, update_overhead_s;                          // of every micro-batch (feeding) and of every training step (waking all ranks)
   Link intra[LINK_USES], inter[LINK_USES];                             // within a node; between nodes
-  Link tiers[TIER_COUNT];        // host and nvme: to and from the device; [TIER_DEVICE] is not used
+  Link tiers[TIER_COUNT][TIER_USES];                                   // of host and nvme; [TIER_DEVICE] is not used
   double memory_bytes;           // of a rank; 0: not known
 } Machine;
 
@@ -56,6 +60,8 @@ double machine_link_seconds(const Machine *machine, LinkUse use, int ranks, doub
 typedef struct StepCost {
   NodeCost node;
   bool is_comm;                  // seconds are a collective's
+  bool is_transfer;              // between tiers
+  bool waits;                    // the processor has nothing to do meanwhile: a disk's work
   double work_s, bytes_s;        // of products and loops; of bytes: seconds hides the smaller of loops and bytes
   double seconds;                // of one execution, overhead included
 } StepCost;

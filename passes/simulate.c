@@ -40,12 +40,18 @@ static double idle_within(const Busy *busy, double start, double end, size_t *fr
   return fmax(0, idle);
 }
 
-static void count_comm(const Graph *g, const Machine *m, Phase phase, Arena *arena, Causes *causes, Simulation *s) {
+// Steps of the compute queue that compute: what collectives and transfers can hide behind.
+static Busy computing(const Graph *g, Phase phase, const Simulation *s, Arena *arena) {
   StepTime *busy = ARENA_ARRAY(arena, StepTime, g->n_nodes);
-  Busy compute = {busy, 0};
-  double times = times_a_step(g, phase);
+  size_t n = 0;
   for (size_t i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i]->phase == phase && g->nodes[i]->queue == QUEUE_COMPUTE && !(g->nodes[i]->op->flags & OP_COLLECTIVE)) busy[compute.n++] = s->steps[i];
+    if (g->nodes[i]->phase == phase && g->nodes[i]->queue == QUEUE_COMPUTE && !(g->nodes[i]->op->flags & (OP_COLLECTIVE | OP_TRANSFER))) busy[n++] = s->steps[i];
+  return (Busy){busy, n};
+}
+
+static void count_comm(const Graph *g, const Machine *m, Phase phase, Arena *arena, Causes *causes, Simulation *s) {
+  Busy compute = computing(g, phase, s, arena);
+  double times = times_a_step(g, phase);
   size_t from = 0;
   for (size_t i = 0; i < g->n_nodes; i++) {
     const Node *n = g->nodes[i];
@@ -59,6 +65,21 @@ static void count_comm(const Graph *g, const Machine *m, Phase phase, Arena *are
     c->exposed_s += exposed;
     s->comm_s += times * (end - start);
     s->exposed_s += exposed;
+  }
+}
+
+// Copies to and from host memory are work of the processor, where queues share one; what a disk does is not.
+static void count_transfers(const Graph *g, const Machine *m, Phase phase, Arena *arena, Simulation *s) {
+  Busy compute = computing(g, phase, s, arena);
+  double times = times_a_step(g, phase);
+  size_t from = 0;
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Node *n = g->nodes[i];
+    if (n->phase != phase || !(n->op->flags & OP_TRANSFER)) continue;
+    double start = s->steps[i].start_s, end = s->steps[i].end_s;
+    bool in_turn = n->queue == QUEUE_COMPUTE || (m->shares_processor && !step_cost(g, n, m).waits);
+    s->transfer_s += times * (end - start);
+    s->transfer_exposed_s += times * (in_turn ? end - start : idle_within(&compute, start, end, &from));
   }
 }
 
@@ -83,7 +104,7 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
     clock[n->queue] = start + cost.seconds;
     s->steps[i] = (StepTime){start, start + cost.seconds};
     s->busy_s[n->queue] += times * cost.seconds;
-    if (n->queue != QUEUE_IO) work += cost.seconds;
+    if (!cost.waits || n->queue == QUEUE_COMPUTE) work += cost.seconds;
     for (int w = 0; w < WORK_COUNT; w++)
       if (work_is_product((Work)w)) s->product_flops += times * cost.node.work[w];
   }
@@ -142,6 +163,7 @@ static Status simulate(const Graph *g, const Machine *m, Arena *arena, Simulatio
   for (int phase = PHASE_MICRO; phase < PHASE_COUNT; phase++) {
     TRY(run_phase(g, m, (Phase)phase, s));
     count_comm(g, m, (Phase)phase, arena, &causes, s);
+    count_transfers(g, m, (Phase)phase, arena, s);
   }
   double k = times_a_step(g, PHASE_MICRO);
   double fed = 0;

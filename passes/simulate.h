@@ -26,6 +26,7 @@ typedef struct Simulation {
   double phase_s[PHASE_COUNT];         // one execution; of init 0: it is not simulated
   double busy_s[QUEUE_COUNT];          // in a training step
   double comm_s, exposed_s;            // in a training step
+  double transfer_s, transfer_exposed_s;       // the same of transfers between tiers
   double overhead_s;                   // in a training step: feeding, waking the ranks
   double product_flops;                // of a rank in a training step: matrix products, convolutions, attention, recurrent layers
   StepTime *steps;                     // by node id

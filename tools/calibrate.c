@@ -11,6 +11,7 @@
 #include "../ir/clock.h"
 #include "../kernels/ops.h"
 #include "../runtime/executor.h"
+#include "../runtime/swap.h"
 
 enum { SAMPLES = 48, COPIES_MAX = 16, WARM_UPS = 6, INNER_MIN = 8, SAMPLES_MIN = 12 };
 static const double SAMPLE_S = 3e-4, SAMPLES_S = 0.05;      // of one sample; of all samples of a measurement
@@ -41,6 +42,9 @@ typedef struct Work1 {           // what a rank does again and again
   void *memory[COPIES_MAX][34];
   RunClock clock;
   LinkUse use;                   // of a collective
+  int rank;
+  Swap *swap;                    // of a transfer to or from the disk; of one to host memory NULL
+  TierUse tier_use;
   int64_t bytes;
   void *buffers[2];
 } Work1;
@@ -122,7 +126,7 @@ static void *trial_main(void *self) {
 }
 
 // Seconds of one execution: of each sample the slowest rank's, of those the best.
-static Status measure(const Lab *lab, const Work1 *work, Team *team, double *out) {
+static Status measure_with(const Lab *lab, const Work1 *work, Team *team, SwapFile *file, double *out) {
   pthread_barrier_t barrier;
   int64_t inner = 1;
   int samples = 1, started = 0;
@@ -135,6 +139,8 @@ static Status measure(const Lab *lab, const Work1 *work, Team *team, double *out
     trials[r].work.isa = lab->isa;
     trials[r].work.mutex = lab->mutex;
     trials[r].work.comm = team ? team_comm(team, r) : NULL;
+    trials[r].work.swap = file ? swap_channel(file, r) : NULL;
+    trials[r].work.rank = r;
   }
   pthread_mutex_lock(lab->mutex);
   while (started < lab->ranks && !pthread_create(&trials[started].thread, NULL, trial_main, &trials[started])) started++;
@@ -157,6 +163,8 @@ static Status measure(const Lab *lab, const Work1 *work, Team *team, double *out
   *out = fmax(best, 1e-10);
   return status;
 }
+
+static Status measure(const Lab *lab, const Work1 *work, Team *team, double *out) { return measure_with(lab, work, team, NULL, out); }
 
 // ---- Kernels ----------------------------------------------------------------------------------------------------------------------------
 
@@ -464,6 +472,54 @@ static Status measure_links(Lab *lab, Team *team, Machine *m) {
   return STATUS_OK;
 }
 
+// ---- Between tiers --------------------------------------------------------------------------------------------------------------------------
+
+static Status tier_make(Work1 *w) {
+  for (int i = 0; i < 2; i++) {
+    size_t bytes = ((size_t)w->bytes + SWAP_PAGE_BYTES - 1) / SWAP_PAGE_BYTES * SWAP_PAGE_BYTES;
+    unsigned char *p = w->buffers[i] = aligned_alloc(SWAP_PAGE_BYTES, bytes);
+    if (!p) FAIL(RESOURCE, NULL, "out of memory for %zu bytes", bytes);
+    for (size_t k = 0; k < bytes; k++) p[k] = (unsigned char)(k * 31 + (k >> 12));     // disks may have short cuts for zeros
+  }
+  return w->swap ? w->swap->ops->write(w->swap, w->rank * w->bytes, w->buffers[0], w->bytes) : STATUS_OK;
+}
+
+static Status tier_run(Work1 *w, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    if (!w->swap) memcpy(w->buffers[1], w->buffers[0], (size_t)w->bytes);
+    else if (w->tier_use == TIER_READ) TRY(w->swap->ops->read(w->swap, w->rank * w->bytes, w->buffers[1], w->bytes));
+    else TRY(w->swap->ops->write(w->swap, w->rank * w->bytes, w->buffers[0], w->bytes));
+  }
+  return STATUS_OK;
+}
+
+static Status measure_tier(const Lab *lab, SwapFile *file, TierUse use, Link *out) {
+  enum { SMALL = SWAP_PAGE_BYTES, LARGE = 32 << 20 };
+  double small, large;
+  Work1 work = {.make = tier_make, .run = tier_run, .end = link_end, .tier_use = use, .bytes = SMALL};
+  TRY(measure_with(lab, &work, NULL, file, &small));
+  work.bytes = LARGE;
+  TRY(measure_with(lab, &work, NULL, file, &large));
+  *out = (Link){small, LARGE / fmax(large - small, 0.05 * large)};
+  return STATUS_OK;
+}
+
+static Status measure_disk(const Lab *lab, const char *dir, Machine *m) {
+  SwapOptions options = {.depth = 16, .block_bytes = 1 << 20};
+  SwapFile *file;
+  TRY(swap_create(dir, (int64_t)lab->ranks * (32 << 20), lab->ranks, &options, &file));
+  Status status = STATUS_OK;
+  for (int use = 0; use < TIER_USES && !status; use++) status = measure_tier(lab, file, (TierUse)use, &m->tiers[TIER_NVME][use]);
+  swap_destroy(file);
+  return status;
+}
+
+static Status measure_tiers(const Lab *lab, const char *swap_dir, Machine *m) {
+  TRY(measure_tier(lab, NULL, TIER_READ, &m->tiers[TIER_HOST][TIER_READ]));
+  m->tiers[TIER_HOST][TIER_WRITE] = m->tiers[TIER_HOST][TIER_READ];
+  return swap_dir ? measure_disk(lab, swap_dir, m) : STATUS_OK;
+}
+
 // ---- The executor's own time -----------------------------------------------------------------------------------------------------------------
 
 typedef struct Fastest { double ms; } Fastest;
@@ -514,7 +570,7 @@ static void say(const Lab *lab, const char *format, ...) {
   fflush(lab->progress);
 }
 
-static Status measure_all(Lab *lab, Machine *m) {
+static Status measure_all(Lab *lab, const char *swap_dir, Machine *m) {
   TRY(measure_executor(lab, m));
   say(lab, "executor  %.1f us a step, %.2f us a micro-batch\n", m->update_overhead_s * 1e6, m->micro_overhead_s * 1e6);
   TRY(measure_loops(lab, m));
@@ -531,6 +587,9 @@ static Status measure_all(Lab *lab, Machine *m) {
   TRY(measure_own_loops(lab, m));
   say(lab, "others    %.1f GFLOP/s convolutions, %.1f attention, %.1f recurrent layers, %.1f by reference\n", m->work_per_s[WORK_CONV] / 1e9,
       m->work_per_s[WORK_ATTENTION] / 1e9, m->work_per_s[WORK_RECURRENT] / 1e9, m->work_per_s[WORK_PLAIN_FLOP] / 1e9);
+  TRY(measure_tiers(lab, swap_dir, m));
+  say(lab, "tiers     %.1f GB/s to host memory; NVMe %.2f GB/s read, %.2f GB/s written%s\n", m->tiers[TIER_HOST][TIER_WRITE].bytes_per_s / 1e9,
+      m->tiers[TIER_NVME][TIER_READ].bytes_per_s / 1e9, m->tiers[TIER_NVME][TIER_WRITE].bytes_per_s / 1e9, swap_dir ? "" : " assumed: --swap-dir DIR measures it");
   if (lab->ranks == 1) return STATUS_OK;
   Team *team;
   TRY(team_create(lab->ranks, 1, 1, INT64_C(60000000000), &team));
@@ -541,13 +600,13 @@ static Status measure_all(Lab *lab, Machine *m) {
   return status;
 }
 
-static Status measure_guarded(Lab *lab, Machine *m) {
+static Status measure_guarded(Lab *lab, const char *swap_dir, Machine *m) {
   ARENA_GUARD(lab->arena);
   lab->graph = graph_create(lab->arena, "calibration");
-  ARENA_RETURN(lab->arena, measure_all(lab, m));
+  ARENA_RETURN(lab->arena, measure_all(lab, swap_dir, m));
 }
 
-Status calibrate_machine(int ranks, FILE *progress, Machine *out) {
+Status calibrate_machine(int ranks, const char *swap_dir, FILE *progress, Machine *out) {
   Machine m = machine_default();
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   Lab lab = {.ranks = ranks, .isa = isa_best(), .arena = arena_create(0), .progress = progress, .mutex = &mutex};
@@ -556,7 +615,7 @@ Status calibrate_machine(int ranks, FILE *progress, Machine *out) {
   m.shares_processor = 2 * ranks > (int)sysconf(_SC_NPROCESSORS_ONLN);
   snprintf(m.name, sizeof m.name, "this machine, %d rank%s, %s", ranks, ranks == 1 ? "" : "s", isa_name(lab.isa));
   m.precision_share[PRECISION_BF16] = m.precision_share[PRECISION_F16] = 1;      // they are widened to f32
-  Status status = measure_guarded(&lab, &m);
+  Status status = measure_guarded(&lab, swap_dir, &m);
   arena_destroy(lab.arena);
   if (!status) *out = m;
   return status;

@@ -10,6 +10,7 @@
 
 // `progress`: one line a group of measurements; NULL: none. Takes some seconds on a quiet machine. Links between nodes stay those of
 // machine_default; those within, too, where there is one rank.
-MUST_USE Status calibrate_machine(int ranks, FILE *progress, Machine *out);
+// swap_dir: folder whose disk is measured; NULL: tier NVME stays that of machine_default.
+MUST_USE Status calibrate_machine(int ranks, const char *swap_dir, FILE *progress, Machine *out);
 
 #endif

@@ -106,14 +106,35 @@ static Status read_links(const Reader *r, const char *of, json_t *json, Link out
   return STATUS_OK;
 }
 
-static Status read_tiers(const Reader *r, json_t *json, Link out[TIER_COUNT]) {
+// One link for both directions, or one each: {"read": {...}, "write": {...}}.
+static Status read_tier(const Reader *r, const char *of, json_t *json, Link out[TIER_USES]) {
+  bool each = false;
+  for (int use = 0; use < TIER_USES; use++) each |= json_object_get(json, tier_use_name((TierUse)use)) != NULL;
+  if (!each) {
+    TRY(read_link(r, of, json, &out[0]));
+    out[TIER_WRITE] = out[TIER_READ];
+    return STATUS_OK;
+  }
+  const char *key, *names[TIER_USES];
+  json_t *value;
+  for (int use = 0; use < TIER_USES; use++) names[use] = tier_use_name((TierUse)use);
+  json_object_foreach(json, key, value) {
+    int use = 0;
+    while (use < TIER_USES && strcmp(names[use], key)) use++;
+    if (use == TIER_USES) return unknown_key(r, of, key, names, TIER_USES);
+    TRY(read_link(r, key, value, &out[use]));
+  }
+  return STATUS_OK;
+}
+
+static Status read_tiers(const Reader *r, json_t *json, Link out[TIER_COUNT][TIER_USES]) {
   const char *key;
   json_t *value;
   if (!json_is_object(json)) FAIL(MALFORMED, NULL, "%s: \"tiers\" must be an object", r->path);
   json_object_foreach(json, key, value) {
     int tier = enum_from_name(key, (EnumName)tier_name, TIER_COUNT);
     if (tier <= TIER_DEVICE) return unknown_key(r, "tiers", key, (const char *const[]){tier_name(TIER_HOST), tier_name(TIER_NVME)}, 2);
-    TRY(read_link(r, key, value, &out[tier]));
+    TRY(read_tier(r, key, value, out[tier]));
   }
   return STATUS_OK;
 }
@@ -230,7 +251,11 @@ static void write_machine(JsonWriter *w, const Cluster *cluster) {
   write_links(w, "intra", m->intra);
   write_links(w, "inter", m->inter);
   json_write_object(w, "tiers");
-  for (int t = TIER_DEVICE + 1; t < TIER_COUNT; t++) write_link(w, tier_name((Tier)t), m->tiers[t]);
+  for (int t = TIER_DEVICE + 1; t < TIER_COUNT; t++) {
+    json_write_object(w, tier_name((Tier)t));
+    for (int use = 0; use < TIER_USES; use++) write_link(w, tier_use_name((TierUse)use), m->tiers[t][use]);
+    json_write_end_object(w);
+  }
   json_write_end_object(w);
   json_write_end_object(w);
 }

@@ -137,7 +137,8 @@ static Status measure(const Search *s, const Graph *g, Arena *arena, Candidate *
   c->step_s = sim.step_s;
   c->exposed_s = sim.exposed_s;
   c->overhead_s = sim.overhead_s;
-  c->compute_s = c->step_s - c->exposed_s - c->overhead_s;
+  c->transfer_s = sim.transfer_exposed_s;
+  c->compute_s = c->step_s - c->exposed_s - c->transfer_s - c->overhead_s;
   judge(s, c);
   return STATUS_OK;
 }

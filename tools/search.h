@@ -37,8 +37,9 @@ typedef struct Candidate {
   int64_t bytes[TIER_COUNT];       // per process, at the peak
   int64_t by_category[CATEGORY_COUNT];   // of the device's
   int64_t sent_bytes;
-  double step_s;                   // = compute_s + exposed_s + overhead_s
+  double step_s;                   // = compute_s + exposed_s + transfer_s + overhead_s
   double compute_s, exposed_s, overhead_s;
+  double transfer_s;               // between tiers, exposed
 } Candidate;
 
 typedef struct SearchRequest {

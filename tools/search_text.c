@@ -70,11 +70,12 @@ static const char *lacks(const Search *s, const Candidate *c) {
 static const char *slower(const Search *s, const Candidate *c) {
   const Candidate *best = s->chosen;
   double scale = (double)best->samples / (double)c->samples;           // the same number of samples
-  const double more[] = {c->compute_s * scale - best->compute_s, c->exposed_s * scale - best->exposed_s, c->overhead_s * scale - best->overhead_s};
-  static const char *const what[] = {"computing", "communication in the way", "micro-batches and steps to begin"};
+  const double more[] = {c->compute_s * scale - best->compute_s, c->exposed_s * scale - best->exposed_s, c->transfer_s * scale - best->transfer_s,
+                         c->overhead_s * scale - best->overhead_s};
+  static const char *const what[] = {"computing", "communication in the way", "transfers between tiers in the way", "micro-batches and steps to begin"};
   char text[32];
   int most = 0;
-  for (int i = 1; i < 3; i++)
+  for (int i = 1; i < 4; i++)
     if (more[i] > more[most]) most = i;
   return arena_printf(s->flow->arena, "%.1f %% slower: %s more %s a step", 100 * (per_sample(c) / per_sample(best) - 1), seconds_text(more[most], text), what[most]);
 }

@@ -107,6 +107,9 @@ static void print_prediction(const Prediction *p, Arena *arena) {
     if (s->busy_s[q] > 0) printf("queue %-7s %s busy, %.1f %% of the step\n", queue_name((Queue)q), seconds_text(s->busy_s[q], a), percent(s->busy_s[q], s->step_s));
   printf("communication %s sent, %s; exposed %s, %.1f %% of the step; %.1f %% hidden behind computation\n", bytes_text((double)p->bytes.sent_bytes, a),
          seconds_text(s->comm_s, b), seconds_text(s->exposed_s, c), percent(s->exposed_s, s->step_s), s->comm_s > 0 ? 100 - percent(s->exposed_s, s->comm_s) : 0);
+  if (s->transfer_s > 0)
+    printf("transfers     %s between tiers; exposed %s, %.1f %% of the step\n", seconds_text(s->transfer_s, a), seconds_text(s->transfer_exposed_s, b),
+           percent(s->transfer_exposed_s, s->step_s));
   printf("compute       %.4g TFLOP of products a rank, %.4g TFLOP/s, MFU %.1f %%\n", s->product_flops / 1e12, s->step_s > 0 ? s->product_flops / s->step_s / 1e12 : 0,
          100 * p->mfu);
   printf("memory        %s a rank%s", bytes_text((double)s->peak_bytes, a), m->memory_bytes > 0 ? "" : "\n");
@@ -168,6 +171,8 @@ static void write_prediction(const Prediction *p, Arena *arena) {
   json_write_int(&w, "sent_bytes", p->bytes.sent_bytes);
   json_write_real(&w, "comm_s", s->comm_s);
   json_write_real(&w, "exposed_s", s->exposed_s);
+  json_write_real(&w, "transfer_s", s->transfer_s);
+  json_write_real(&w, "transfer_exposed_s", s->transfer_exposed_s);
   json_write_real(&w, "product_flops", s->product_flops);
   json_write_real(&w, "mfu", p->mfu);
   json_write_int(&w, "peak_bytes_per_rank", s->peak_bytes);
@@ -191,7 +196,7 @@ static Status calibrate(const Options *o) {
   if (!o->output) FAIL(USAGE, NULL, "say where the measured machine goes: tessera simulate --calibrate -o machine.json");
   if (o->ranks > RANKS_MAX) FAIL(USAGE, NULL, "--ranks %" PRId64 ": at most %d ranks are measured at once", o->ranks, RANKS_MAX);
   TRY(command_make_folders(o->output));
-  TRY(calibrate_machine((int)o->ranks, stderr, &cluster.machine));
+  TRY(calibrate_machine((int)o->ranks, o->given.swap_dir ? o->swap_dir : NULL, stderr, &cluster.machine));
   TRY(machine_json_write(o->output, &cluster));
   printf("%s: %s\n", o->output, cluster.machine.name);
   return STATUS_OK;

@@ -134,6 +134,7 @@ static void write_candidate(JsonWriter *w, const Search *s, const Candidate *c) 
     json_write_real(w, "step_s", c->step_s);
     json_write_real(w, "compute_s", c->compute_s);
     json_write_real(w, "exposed_s", c->exposed_s);
+    json_write_real(w, "transfer_s", c->transfer_s);
     json_write_real(w, "overhead_s", c->overhead_s);
     json_write_int(w, "samples", c->samples);
     json_write_real(w, "samples_per_s", (double)c->samples / c->step_s);
