@@ -20,6 +20,7 @@ static Machine round_machine(void) {
   m.transposed_share[0] = m.transposed_share[1] = 1;
   m.memory_bytes_per_s = m.cache_bytes_per_s = 1e12;
   m.step_overhead_s = m.guard_s = m.micro_overhead_s = m.update_overhead_s = 0;
+  m.shares_processor = false;
   m.ranks_per_node = 4;
   for (int u = 0; u < LINK_USES; u++) {
     m.intra[u] = (Link){1e-3, 1e9};
