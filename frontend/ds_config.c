@@ -130,6 +130,22 @@ static Status read_zero(const DsReader *r) {
   return read_overlap(r, stage, bucket_elements);
 }
 
+// ---- Recomputation ----------------------------------------------------------------------------------------------------------------
+
+// DeepSpeed's models call for it and the file has its settings: what one of these asks for is that blocks are recomputed.
+static Status read_checkpointing(const DsReader *r) {
+  static const char partition[] = "activation_checkpointing.partition_activations", number[] = "activation_checkpointing.number_checkpoints";
+  bool partitions = false;
+  int64_t checkpoints = 0;
+  TRY(ds_get_bool(r, partition, &partitions));
+  TRY(ds_get_int(r, number, 0, &checkpoints));
+  if (partitions) ds_note(r, "\"%s\": activations of a rank are its own, so there is nothing to partition; blocks are recomputed", partition);
+  if (checkpoints)
+    ds_note(r, "\"%s\" %" PRId64 ": there are as many checkpoints as boundaries of blocks; --recompute budget=SIZE asks for fewer bytes", number, checkpoints);
+  if (partitions || checkpoints) ds_set(r, "recompute", "blocks", partitions ? partition : number);
+  return STATUS_OK;
+}
+
 // ---- Precision --------------------------------------------------------------------------------------------------------------------
 
 static Status read_loss_scale(const DsReader *r) {
@@ -220,6 +236,7 @@ static Status read_all(const DsReader *r) {
   TRY(ds_keys_check(r));
   TRY(read_batch(r));
   TRY(read_zero(r));
+  TRY(read_checkpointing(r));
   TRY(read_precision(r));
   TRY(read_clipping(r));
   TRY(ds_read_optimizer(r, &lr));

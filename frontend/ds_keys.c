@@ -10,7 +10,7 @@
 
 #define OFFLOAD "offload is not there: say \"device\": \"none\" or leave the object out; more --ranks, or a higher stage, take memory off each rank"
 #define BUFFERS "of offload, which is off"
-#define RECOMPUTE "recomputation of activations is not there: say false; smaller micro-batches (train_micro_batch_size_per_gpu) take less memory"
+#define KEPT_ON_HOST "what recomputation keeps stays on the device: say false; partition_activations or --recompute all keeps less"
 #define QUANTIZED "quantized communication is not there: say false"
 #define SCHEDULED "the plan decides when a parameter is gathered and released; results do not depend on it"
 #define MONITOR "say \"enabled\": false; --metrics FILE.csv, FILE.jsonl and --tensorboard DIR record every step"
@@ -45,12 +45,12 @@ const DsKey ds_keys[] = {
     {"use_data_before_expert_parallelism", DS_NOTE, NULL, "there is no expert parallelism"},
     {"aio", DS_NOTE, NULL, "there are no files on the way of a step"},
     {"activation_checkpointing", DS_OBJECT, NULL, NULL},
-    {"activation_checkpointing.partition_activations", DS_ONLY, "false", RECOMPUTE},
-    {"activation_checkpointing.cpu_checkpointing", DS_ONLY, "false", RECOMPUTE},
-    {"activation_checkpointing.contiguous_memory_optimization", DS_ONLY, "false", RECOMPUTE},
-    {"activation_checkpointing.number_checkpoints", DS_ONLY, "null|0", RECOMPUTE},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", DS_NOTE, NULL, "of recomputation, which is off"},
-    {"activation_checkpointing.profile", DS_NOTE, NULL, "of recomputation, which is off"},
+    {"activation_checkpointing.partition_activations", DS_CODE, NULL, NULL},
+    {"activation_checkpointing.cpu_checkpointing", DS_ONLY, "false", KEPT_ON_HOST},
+    {"activation_checkpointing.contiguous_memory_optimization", DS_NOTE, NULL, "every activation has a fixed place in any case"},
+    {"activation_checkpointing.number_checkpoints", DS_CODE, NULL, NULL},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", DS_NOTE, NULL, "results do not depend on it"},
+    {"activation_checkpointing.profile", DS_NOTE, NULL, "'tessera simulate' tells what recomputation takes, and run --profile measures"},
     {"checkpoint", DS_OBJECT, NULL, NULL},
     {"checkpoint.tag_validation", DS_NOTE, NULL, "checkpoints have no tags"},
     {"checkpoint.load_universal", DS_ONLY, "false", "say false; checkpoints resume at any number of ranks and any stage"},

@@ -148,6 +148,7 @@ struct Node {
   void *attrs;                 // typed struct of the op's row (op->attrs describes it); never NULL when the row has attributes
   Phase phase;
   bool backward;               // made by build_backward (or replayed for it)
+  const char *recomputes;      // forward node that this one computes again for backward; NULL: none
   Cause cause;
   const NodeSharding *shardings;   // multi-device annotations of the model (sharding.h); not Tessera's own placements
   size_t n_shardings;

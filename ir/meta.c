@@ -104,6 +104,7 @@ size_t meta_of_node(const Graph *graph, const Node *n, Arena *arena, MetaPair **
   if (n->backward) put(&p, "backward", "true");
   if (!n->origin) put(&p, "generated", "true");
   else if (strcmp(n->origin, n->name)) put(&p, "origin", n->origin);
+  put(&p, "recomputes", n->recomputes);
   put(&p, "cause.param", n->cause.param);
   put(&p, "cause.node", n->cause.node);
   put(&p, "cause.pass", n->cause.pass);
@@ -390,6 +391,8 @@ Status meta_set_node(MetaReader *r, Node *n, const char *key, const char *text) 
     bool generated = false;
     TRY(read_bool(n->name, key, text, &generated));
     if (generated) n->origin = NULL;
+  } else if (!strcmp(key, "recomputes")) {
+    n->recomputes = arena_string(arena, text);
   } else if (!strcmp(key, "cause.param")) {
     n->cause.param = arena_string(arena, text);
   } else if (!strcmp(key, "cause.node")) {

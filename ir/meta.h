@@ -28,7 +28,7 @@ typedef struct MetaPair { const char *key, *text; } MetaPair;
 // not that of its weight), placement ("dp:flat(3) tp:split(1)"), tier, layout, of, carry, bucket, state_name, state_shape,
 // loc ("BUFFER+OFFSET" or "BUFFER+OFFSET+STRIDE*rank"), doc.
 size_t meta_of_value(const Graph *graph, const Value *value, Arena *arena, MetaPair **out);
-// Keys of a node: phase, backward, origin, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names),
+// Keys of a node: phase, backward, origin, recomputes, cause.param, cause.node, cause.pass, queue, guard, region, workspace, scratch, waits (JSON list of names),
 // device_configurations (JSON list).
 size_t meta_of_node(const Graph *graph, const Node *node, Arena *arena, MetaPair **out);
 // Keys of a graph: facts, source_ir_version, mesh ("dp=2,tp=2"), configurations (JSON list), loss, loss_count, loss_report, norm_report,

@@ -66,6 +66,34 @@ bool attr_is_default(const Node *node, const AttrSpec *spec) {
   return true;
 }
 
+static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+static bool same_texts(const AttrStrings *a, const AttrStrings *b) {
+  bool same = a->n == b->n;
+  for (int64_t i = 0; same && i < a->n; i++) same = same_text(a->items[i], b->items[i]);
+  return same;
+}
+
+bool attr_equal(const Node *a, const Node *b, const AttrSpec *spec) {
+  const void *x = field(a, spec), *y = field(b, spec);
+  switch (spec->type) {
+  case ATTR_INT: return *(const int64_t *)x == *(const int64_t *)y;
+  case ATTR_FLOAT: return !memcmp(x, y, sizeof(float));
+  case ATTR_STRING: return same_text(*(const char *const *)x, *(const char *const *)y);
+  case ATTR_INTS: case ATTR_FLOATS: {
+    const AttrInts *p = x, *q = y;
+    size_t bytes = spec->type == ATTR_INTS ? sizeof(int64_t) : sizeof(float);
+    return p->n == q->n && (!p->n || !memcmp(p->items, q->items, (size_t)p->n * bytes));
+  }
+  case ATTR_STRINGS: return same_texts(x, y);
+  case ATTR_TENSOR: {
+    const Weight *p = *(const Weight *const *)x, *q = *(const Weight *const *)y;
+    return p == q || (p && q && type_equal(&p->type, &q->type) && weight_same_bytes(p, q));
+  }
+  }
+  return false;
+}
+
 void attrs_reset(Graph *graph, Node *node) {
   if (!node->op->attrs_bytes) return;
   node->attrs = arena_alloc(graph->arena, node->op->attrs_bytes);

@@ -186,6 +186,7 @@ AttrStrings attr_strings(const Node *node, const char *name);
 void attr_set(Graph *graph, Node *node, const AttrInit *attr);            // copies what it points to
 const AttrSpec *attr_spec(const Op *op, const char *name);                // NULL when the row has none of that name
 bool attr_is_default(const Node *node, const AttrSpec *spec);
+bool attr_equal(const Node *a, const Node *b, const AttrSpec *spec);      // of nodes of one operator
 void attrs_reset(Graph *graph, Node *node);                               // allocates node->attrs, all at default
 MUST_USE Status attrs_check(const Node *node);                            // required ones present, ranges kept
 

@@ -26,6 +26,12 @@ void mapped_let_go(const void *at, int64_t n_bytes) {
   if (n_bytes > 0) (void)madvise((void *)first, end - first, MADV_DONTNEED);   // only advice: a refusal costs memory
 }
 
+bool weight_same_bytes(const Weight *a, const Weight *b) {
+  if (a->bytes && a->bytes == b->bytes) return true;
+  if (a->path && b->path && !strcmp(a->path, b->path)) return a->offset_bytes == b->offset_bytes;
+  return a->bytes && b->bytes && type_bytes(&a->type) <= WEIGHT_COMPARE_BYTES_MAX && !memcmp(a->bytes, b->bytes, (size_t)type_bytes(&a->type));
+}
+
 Status weight_hash(const Weight *weight, uint64_t out[2]) {
   XXH3_state_t *state = XXH3_createState();
   if (!state) FAIL(RESOURCE, weight->name, "no memory to hash the tensor");

@@ -49,6 +49,10 @@ const Weight *weights_find(const WeightSource *source, const char *name);   // N
 int64_t mapped_step(const void *at, int64_t n_bytes);
 void mapped_let_go(const void *at, int64_t n_bytes);                        // of a mapping only (Weight.mapped)
 
+// Are they the same bytes, as far as is known: by their place in a file, or up to WEIGHT_COMPARE_BYTES_MAX by contents? The types are the same.
+#define WEIGHT_COMPARE_BYTES_MAX (INT64_C(1) << 20)
+bool weight_same_bytes(const Weight *a, const Weight *b);
+
 // XXH3-128 of the bytes. Pages of a mapped file are let go on the way, so that they do not stay resident.
 MUST_USE Status weight_hash(const Weight *weight, uint64_t out[2]);
 

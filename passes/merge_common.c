@@ -6,9 +6,6 @@
 #include "../ir/op.h"
 #include "pass_list.h"
 
-// Constants are compared by content up to this size, larger ones by their place in the file.
-static const int64_t COMPARE_BYTES_MAX = INT64_C(1) << 20;
-
 typedef struct Merge {
   Graph *graph;
   Value **to;              // per value id: what replaces it; NULL: itself
@@ -27,18 +24,12 @@ static uint64_t hash_constant(const Value *v) {
   const Weight *w = v->weight;
   uint64_t seed = (uint64_t)v->type.dtype * 31 + (uint64_t)v->type.rank;
   seed = XXH3_64bits_withSeed(v->type.dims, sizeof v->type.dims[0] * (size_t)v->type.rank, seed);
-  if (w->bytes && type_bytes(&w->type) <= COMPARE_BYTES_MAX) return XXH3_64bits_withSeed(w->bytes, (size_t)type_bytes(&w->type), seed);
+  if (w->bytes && type_bytes(&w->type) <= WEIGHT_COMPARE_BYTES_MAX) return XXH3_64bits_withSeed(w->bytes, (size_t)type_bytes(&w->type), seed);
   return w->path ? XXH3_64bits_withSeed(w->path, strlen(w->path), seed + (uint64_t)w->offset_bytes) : seed;
 }
 
-static bool same_bytes(const Weight *a, const Weight *b) {
-  if (a->bytes && a->bytes == b->bytes) return true;
-  if (a->path && b->path && !strcmp(a->path, b->path)) return a->offset_bytes == b->offset_bytes;
-  return a->bytes && b->bytes && type_bytes(&a->type) <= COMPARE_BYTES_MAX && !memcmp(a->bytes, b->bytes, (size_t)type_bytes(&a->type));
-}
-
 static bool same_constant(const Value *a, const Value *b) {
-  return type_equal(&a->type, &b->type) && type_equal(&a->weight->type, &b->weight->type) && same_bytes(a->weight, b->weight);
+  return type_equal(&a->type, &b->type) && type_equal(&a->weight->type, &b->weight->type) && weight_same_bytes(a->weight, b->weight);
 }
 
 static void merge_constants(Merge *m) {
@@ -80,33 +71,6 @@ static uint64_t hash_node(const Node *n) {
   return h;
 }
 
-static bool same_string(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
-
-static bool same_attr(const Node *a, const Node *b, const AttrSpec *s) {
-  const void *x = (const char *)a->attrs + s->offset, *y = (const char *)b->attrs + s->offset;
-  switch (s->type) {
-  case ATTR_INT: return !memcmp(x, y, sizeof(int64_t));
-  case ATTR_FLOAT: return !memcmp(x, y, sizeof(float));
-  case ATTR_STRING: return same_string(*(const char *const *)x, *(const char *const *)y);
-  case ATTR_INTS: case ATTR_FLOATS: {
-    const AttrInts *p = x, *q = y;
-    return p->n == q->n && (!p->n || !memcmp(p->items, q->items, (size_t)p->n * item_bytes(s->type)));
-  }
-  case ATTR_STRINGS: {
-    const AttrStrings *p = x, *q = y;
-    if (p->n != q->n) return false;
-    for (int64_t i = 0; i < p->n; i++)
-      if (strcmp(p->items[i], q->items[i])) return false;
-    return true;
-  }
-  case ATTR_TENSOR: {
-    const Weight *p = *(const Weight *const *)x, *q = *(const Weight *const *)y;
-    return p == q || (p && q && type_equal(&p->type, &q->type) && same_bytes(p, q));
-  }
-  }
-  return false;
-}
-
 static bool same_node(const Node *a, const Node *b) {
   if (a->op != b->op || a->phase != b->phase || a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs) return false;
   for (int i = 0; i < a->n_inputs; i++)
@@ -114,12 +78,12 @@ static bool same_node(const Node *a, const Node *b) {
   for (int i = 0; i < a->n_outputs; i++)
     if (!a->outputs[i] != !b->outputs[i]) return false;
   for (const AttrSpec *s = a->op->attrs; s && s->name; s++)
-    if (!same_attr(a, b, s)) return false;
+    if (!attr_equal(a, b, s)) return false;
   return true;
 }
 
 static bool may_merge(const Merge *m, const Node *n) {
-  if (n->op->flags & (OP_RANDOM | OP_COLLECTIVE | OP_SIDE_EFFECT | OP_OPTIMIZER)) return false;
+  if (n->recomputes || n->op->flags & (OP_RANDOM | OP_COLLECTIVE | OP_SIDE_EFFECT | OP_OPTIMIZER)) return false;
   for (int i = 0; i < n->n_outputs; i++)
     if (n->outputs[i] && !plain(m, n->outputs[i])) return false;
   return true;

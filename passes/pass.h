@@ -18,6 +18,9 @@ typedef struct ParamGroup {
   double lr_scale;               // factor of the learning rate
 } ParamGroup;
 
+// What is kept from forward to backward (recompute.c).
+typedef enum RecomputeMode { RECOMPUTE_NONE, RECOMPUTE_BLOCKS, RECOMPUTE_ALL, RECOMPUTE_BUDGET } RecomputeMode;
+
 // Everything a user may ask of the compiler, in library terms. tools/ fills it from options.def; recorded in the plan's recipe.
 typedef struct CompileOptions {
   int ranks;                     // size of the dp axis, >= 1
@@ -33,6 +36,8 @@ typedef struct CompileOptions {
   int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own. 0: an eighth of what trains, within bounds
   int64_t prefetch;              // collectives that may run ahead of compute, on a queue of their own; 0: all steps are on one queue
   bool keep;                     // stage 3: what forward has gathered is kept for backward
+  RecomputeMode recompute;
+  int64_t recompute_bytes;       // RECOMPUTE_BUDGET: of activations that are alive at a time
   const char *loss;              // NULL: in the graph; "cross_entropy"; ...
   const char *loss_output;       // NULL: the first float output of one element
   const char *labels;            // for `loss`: input that holds the labels; created when the graph has none of that name

@@ -26,6 +26,8 @@ const char *const pipeline_train[] = {
     "fuse_gather_grad",
     "dead_code",
     "fuse_elementwise",
+    "recompute",            // whole fused nodes
+    "dead_code",            // results of theirs that only backward read
     "attach_optimizer",
     "accumulate",
     "dead_code",            // the mean that the sum has replaced

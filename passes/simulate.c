@@ -106,7 +106,11 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
     s->busy_s[n->queue] += times * cost.seconds;
     if (!cost.waits || n->queue == QUEUE_COMPUTE) work += cost.seconds;
     for (int w = 0; w < WORK_COUNT; w++)
-      if (work_is_product((Work)w)) s->product_flops += times * cost.node.work[w];
+      if (work_is_product((Work)w)) {
+        s->product_flops += times * cost.node.work[w];
+        if (n->recomputes) s->recomputed_flops += times * cost.node.work[w];
+      }
+    if (n->recomputes) s->recomputed_s += times * cost.seconds;
   }
   for (int q = 0; q < QUEUE_COUNT; q++) s->phase_s[phase] = fmax(s->phase_s[phase], clock[q]);
   if (m->shares_processor) s->phase_s[phase] = fmax(s->phase_s[phase], work);

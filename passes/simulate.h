@@ -29,6 +29,7 @@ typedef struct Simulation {
   double transfer_s, transfer_exposed_s;       // the same of transfers between tiers
   double overhead_s;                   // in a training step: feeding, waking the ranks
   double product_flops;                // of a rank in a training step: matrix products, convolutions, attention, recurrent layers
+  double recomputed_flops, recomputed_s;   // of them, and of all seconds of steps: what backward computes again
   StepTime *steps;                     // by node id
   CommTime *comm;                      // in order of first occurrence
   size_t n_comm;

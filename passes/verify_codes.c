@@ -35,6 +35,7 @@ const PlanCode plan_codes[] = {
     {"order", "bad_wait", "a wait is for no step, itself, a later one, one of its own queue or of another phase, or stands twice"},
     {"order", "missing_wait", "a step reads what a step of another queue makes, gathers or releases, and does not wait for it"},
     {"order", "race", "two steps of different queues touch the same bytes, one writes, and no wait orders them"},
+    {"ownership", "recompute", "a step computes something else again than the step of forward that it names"},
     {"ownership", "wrong_load", "a start value is not that of its bucket, constant or running statistics"},
     {"ownership", "wrong_parameter", "a parameter is taken out of another bucket, of a shard, or from another place"},
     {"ownership", "wrong_gradient", "a bucket's gradient joins another value, or an optimizer step takes another bucket's"},

@@ -295,6 +295,7 @@ static void prove(Proof *proof) {
   check_owners(proof);
   check_recipe(proof);
   if (proof->sound) proof_ownership(proof);
+  if (proof->sound) proof_recompute(proof);
   if (proof->sound) proof_memory(proof);
   if (proof->sound) proof_order(proof);
   if (!proof->n_defects) check_bytes(proof);

@@ -1,6 +1,6 @@
 // Inside of verify_plan: the proof under way, shared by verify_plan.c (structure, agreement), verify_meaning.c and verify_ownership.c (what
 // values mean, who owns what), verify_memory.c (contents of memory, lifetimes) and verify_order.c (queues, waits, races), and
-// verify_programs.c (several programs).
+// verify_programs.c (several programs), verify_recompute.c.
 #ifndef TESSERA_VERIFY_PROOF_H
 #define TESSERA_VERIFY_PROOF_H
 
@@ -25,6 +25,9 @@ void proof_defect(Proof *proof, const char *code, const Node *node, const Value 
 
 // Derives what every value means, and what must hold of buckets, sums, loss and norm. The proof must be sound.
 void proof_ownership(Proof *proof);
+
+// Steps that compute a forward step again do what that one does, on what it reads. The proof must be sound.
+void proof_recompute(Proof *proof);
 
 // Executes the steps on symbolic memory of several ranks, in the order of their ids.
 void proof_memory(Proof *proof);

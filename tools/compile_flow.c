@@ -372,6 +372,19 @@ static Status read_groups_guarded(const Flow *flow, const Options *options, Comp
   ARENA_RETURN(flow->arena, read_groups(flow->arena, options, out));
 }
 
+static Status read_recompute(const char *text, CompileOptions *out) {
+  static const char *const names[] = {"none", "blocks", "all"};
+  static const char budget[] = "budget=";
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(text, names[i])) {
+      out->recompute = (RecomputeMode)i;
+      return STATUS_OK;
+    }
+  if (strncmp(text, budget, strlen(budget))) FAIL(USAGE, NULL, "--recompute: '%s' is none of none, blocks, all, budget=SIZE (budget=64MiB)", text);
+  out->recompute = RECOMPUTE_BUDGET;
+  return options_read_size("recompute budget", text + strlen(budget), 1, 0x1p60, &out->recompute_bytes);
+}
+
 Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
   CompileOptions c = compile_options_default();
   c.ranks = (int)options->ranks;
@@ -393,6 +406,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
     FAIL(USAGE, NULL, "--isa %s: this processor does not have it; its best is %s", isa_name(c.isa), isa_name(isa_best()));
   c.bucket_bytes = options->bucket_bytes;
   c.prefetch = options->prefetch;
+  TRY(read_recompute(options->recompute, &c));
   c.keep = !strcmp(options->keep, "backward");
   c.loss = options->loss;
   c.loss_output = options->loss_output;

@@ -27,7 +27,7 @@ static const char *find(const MetaPair *pairs, size_t n, const char *key) {
 
 static bool has_comparison(const char *key) {
   static const char *const keys[] = {"role", "trainable", "dtype", "placement", "tier", "layout", "of", "carry", "bucket", "state_name", "loc", "doc", "phase",
-                                     "backward", "generated", "origin", "cause.param", "cause.node", "cause.pass", "queue", "guard", "region", "workspace",
+                                     "backward", "recomputes", "generated", "origin", "cause.param", "cause.node", "cause.pass", "queue", "guard", "region", "workspace",
                                      "scratch", "waits", META_SHARDING};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (!strcmp(key, keys[i])) return true;

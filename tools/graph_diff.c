@@ -90,12 +90,6 @@ static const char *attr_text(const Differ *d, const Node *n, const AttrSpec *spe
   }
 }
 
-static bool same_strings(const AttrStrings *x, const AttrStrings *y) {
-  bool same = x->n == y->n;
-  for (int64_t i = 0; same && i < x->n; i++) same = differ_same_text(x->items[i], y->items[i]);
-  return same;
-}
-
 static bool same_tensor(const Weight *x, const Weight *y) {
   if (!x || !y) return x == y;
   if (x->type.dtype != y->type.dtype || !type_same_shape(&x->type, &y->type)) return false;
@@ -104,22 +98,7 @@ static bool same_tensor(const Weight *x, const Weight *y) {
 
 static bool same_attr(const Node *x, const Node *y, const AttrSpec *spec) {
   const void *p = (const char *)x->attrs + spec->offset, *q = (const char *)y->attrs + spec->offset;
-  switch (spec->type) {
-  case ATTR_INT: return *(const int64_t *)p == *(const int64_t *)q;
-  case ATTR_FLOAT: return !memcmp(p, q, sizeof(float));
-  case ATTR_STRING: return differ_same_text(*(const char *const *)p, *(const char *const *)q);
-  case ATTR_INTS: {
-    const AttrInts *i = p, *k = q;
-    return i->n == k->n && (!i->n || !memcmp(i->items, k->items, (size_t)i->n * sizeof(int64_t)));
-  }
-  case ATTR_FLOATS: {
-    const AttrFloats *i = p, *k = q;
-    return i->n == k->n && (!i->n || !memcmp(i->items, k->items, (size_t)i->n * sizeof(float)));
-  }
-  case ATTR_STRINGS: return same_strings(p, q);
-  case ATTR_TENSOR: return same_tensor(*(const Weight *const *)p, *(const Weight *const *)q);
-  }
-  return false;
+  return spec->type == ATTR_TENSOR ? same_tensor(*(const Weight *const *)p, *(const Weight *const *)q) : attr_equal(x, y, spec);
 }
 
 bool differ_same_bucket(const Differ *d, int64_t x, int64_t y) {
@@ -197,6 +176,7 @@ static void compare_nodes(Differ *d, const Node *x, const Node *y) {
   }
   compare_operands(d, what, x, y);
   differ_change_int(d, TOPIC_OPERATORS, what, "backward", x->backward, y->backward, x, y);
+  differ_change(d, TOPIC_OPERATORS, what, "recomputes", x->recomputes, y->recomputes, x, y);
   differ_change(d, TOPIC_ORDER, what, "phase", phase_name(x->phase), phase_name(y->phase), x, y);
   differ_change(d, TOPIC_ORDER, what, "queue", queue_name(x->queue), queue_name(y->queue), x, y);
   if (!same_waits(d, x, y)) differ_add(d, (Difference){TOPIC_ORDER, DIFF_CHANGED, what, "waits", waits_text(d, d->a, x), waits_text(d, d->b, y), x->id, y->id});

@@ -28,6 +28,7 @@ static const Example examples[] = {
      "\"w.grad\" = tessera.GatherGrad <dims = [8, 4]> (i, \"p.1.grad.FusedMatMul\", \"p.1.grad.FusedMatMul.1\")"},
     {"fuse_elementwise", "b = Tanh (a)",
      "b, c, q = tessera.FusedElementwise <arguments = [0, 1, 2, 3, 0, 4, 4], operators = [\"Mul\", \"Tanh\", \"Add\", \"Mul\"], results = [3, 4, 5]> (x, w)"},
+    {"recompute", "\"b1.grad.TanhGrad\" = tessera.TanhGrad (b1, \"c1.grad.FusedMatMul\")", "\"b1.recomputed\" = Tanh (\"a1.recomputed\")"},
     {"attach_optimizer", "", "SquaredNorm = tessera.SquaredNorm (\"tessera.inverse_count\", \"w.grad\")"},
     {"accumulate", "int64 \"tessera.step\"  #@ role=\"control\"", "double[2] \"tessera.loss_pair.partial.0\",  #@ role=\"partial\""},
     {"order_memory", "b = MatMul (x, w2)", "p = ReduceSum <keepdims = 0> (a)"},

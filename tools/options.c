@@ -96,23 +96,24 @@ bool options_byte_unit(const char *name, double *out_bytes) {
   return false;
 }
 
-// "8MiB", "1.5GB", "65536": a whole number of bytes.
-static Status parse_bytes(const OptionRow *row, const char *text, int64_t *out) {
+Status options_read_size(const char *option, const char *text, double min, double max, int64_t *out) {
   char *unit;
   errno = 0;
-  if (row->fallback && !strcmp(row->fallback, "auto") && !strcmp(text, "auto")) {
-    *out = 0;
-    return STATUS_OK;
-  }
   double v = strtod(text, &unit), scale;
   if (unit == text || !(text[0] >= '0' && text[0] <= '9') || errno)
-    FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", row->name, text);
+    FAIL(USAGE, NULL, "--%s: '%s' is not a size such as 65536, 8MiB or 1.5GB", option, text);
   if (!options_byte_unit(unit + (*unit == ' '), &scale))
-    FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", row->name, text);
+    FAIL(USAGE, NULL, "--%s: '%s' has no known unit; there are B, KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000)", option, text);
   v *= scale;
-  if (v != floor(v)) FAIL(USAGE, NULL, "--%s: '%s' is no whole number of bytes", row->name, text);
-  if (v < row->min || v > row->max) FAIL(USAGE, NULL, "--%s: %.0f bytes are outside %.0f..%.0f", row->name, v, row->min, row->max);
+  if (v != floor(v)) FAIL(USAGE, NULL, "--%s: '%s' is no whole number of bytes", option, text);
+  if (v < min || v > max) FAIL(USAGE, NULL, "--%s: %.0f bytes are outside %.0f..%.0f", option, v, min, max);
   *out = (int64_t)v;
+  return STATUS_OK;
+}
+
+static Status parse_bytes(const OptionRow *row, const char *text, int64_t *out) {
+  if (!row->fallback || strcmp(row->fallback, "auto") || strcmp(text, "auto")) return options_read_size(row->name, text, row->min, row->max, out);
+  *out = 0;
   return STATUS_OK;
 }
 

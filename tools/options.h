@@ -114,4 +114,7 @@ const char *options_nearest(const char *word, const char *const *names, int n);
 // Bytes of the unit "KiB", "MB", ...; 1 of "" and "B". false: unknown.
 bool options_byte_unit(const char *name, double *out_bytes);
 
+// "8MiB", "1.5GB", "65536": a whole number of bytes within [min, max]; errors (USAGE) name `option`.
+MUST_USE Status options_read_size(const char *option, const char *text, double min, double max, int64_t *out);
+
 #endif

@@ -21,7 +21,7 @@ static void ints(JsonWriter *w, const char *key, const PlanView *v, int64_t (*of
 static int64_t layer_of(const PlanView *v, const Node *n) { return v->layers.of_step[n->id]; }
 static int64_t phase_of(const PlanView *v, const Node *n) { return n->phase; }
 static int64_t queue_of(const PlanView *v, const Node *n) { return n->queue; }
-static int64_t backward_of(const PlanView *v, const Node *n) { return n->backward; }
+static int64_t backward_of(const PlanView *v, const Node *n) { return n->recomputes ? 2 : n->backward; }
 static int64_t start_ns_of(const PlanView *v, const Node *n) { return (int64_t)(v->estimate.steps[n->id].start_s * 1e9 + 0.5); }
 static int64_t end_ns_of(const PlanView *v, const Node *n) { return (int64_t)(v->estimate.steps[n->id].end_s * 1e9 + 0.5); }
 

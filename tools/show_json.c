@@ -192,6 +192,7 @@ static void json_step(JsonWriter *w, const PlanView *v, const Node *node) {
   json_write_text(w, "phase", phase_name(node->phase));
   json_write_text(w, "queue", queue_name(node->queue));
   json_write_bool(w, "backward", node->backward);
+  json_write_text(w, "recomputes", node->recomputes);
   json_write_text(w, "layer", layer_of_step(v, node->id));
   json_names(w, "inputs", node->inputs, node->n_inputs);
   json_places(w, "input_buffers", node->inputs, node->n_inputs);

@@ -58,6 +58,18 @@ static void header_budget(const Style *s, const PlanView *v) {
   fprintf(s->to, "%s\n", v->graph->recipe.chosen);
 }
 
+static void header_recomputed(const Style *s, const PlanView *v) {
+  size_t n = 0;
+  for (size_t i = 0; i < v->graph->n_nodes; i++) n += v->graph->nodes[i]->recomputes != NULL;
+  if (!n) return;
+  const Simulation *e = &v->estimate;
+  double once = e->product_flops - e->recomputed_flops;
+  field(s, "recomputed");
+  fprintf(s->to, "%zu step%s per micro-batch run again for backward", n, plural((int64_t)n));
+  if (!v->no_estimate) fprintf(s->to, ": %.4g GFLOP of products a step, %.1f %% more", e->recomputed_flops / 1e9, once > 0 ? 100 * e->recomputed_flops / once : 0);
+  fputc('\n', s->to);
+}
+
 void show_header(const Style *s, const PlanView *v) {
   const Recipe *r = &v->graph->recipe;
   fprintf(s->to, "%splan%s\n", style_on(s, TONE_HEADING), style_off(s));
@@ -82,6 +94,7 @@ void show_header(const Style *s, const PlanView *v) {
     if (v->queues[q]) fprintf(s->to, " %s", queue_name((Queue)q));
   char bits[PLAN_BITS_BYTES];
   fputc('\n', s->to);
+  header_recomputed(s, v);
   field(s, "bits");
   fprintf(s->to, "%s\n", plan_bits_rule(v->graph, bits));
 }

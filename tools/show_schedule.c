@@ -52,6 +52,7 @@ static void print_step(const Style *s, const PlanView *v, const Node *n) {
   if (entry >= 0) print_sent(s, &v->ledger[entry]);
   if (n->guard != GUARD_NONE && n->region >= 0 && (size_t)n->region < g->n_buffers) fprintf(s->to, "  %s of '%s'", guard_name(n->guard), g->buffers[n->region].name);
   for (int i = 0; i < n->n_waits; i++) fprintf(s->to, "%s%u", i ? "," : "  waits ", n->waits[i]);
+  if (n->recomputes) fprintf(s->to, "  again");
   if (n->cause.param) fprintf(s->to, "  for %s", n->cause.param);
   if (n->origin) fprintf(s->to, "  of %s", n->origin);
   else if (n->cause.node) fprintf(s->to, "  of %s", n->cause.node);
@@ -75,7 +76,7 @@ static uint64_t mix_text(uint64_t h, const char *text) {
 static uint64_t step_signature(const PlanView *v, const Node *n, uint64_t h) {
   int32_t entry = v->entry_of_step[n->id];
   h = mix(mix(mix(mix_text(h, n->op->name), n->phase), n->queue), n->guard);
-  h = mix(h, n->backward);
+  h = mix(h, n->backward + (n->recomputes != NULL));
   for (int o = 0; o < n->n_outputs; o++)
     for (int d = 0; n->outputs[o] && d < n->outputs[o]->type.rank; d++) h = mix(h, (uint64_t)n->outputs[o]->type.dims[d]);
   return entry >= 0 ? mix(h, (uint64_t)v->ledger[entry].bytes) : h;
@@ -92,7 +93,8 @@ static bool joins(const PlanView *v, const Row *row, const Node *n) {
   if (v->entry_of_step[n->id] >= 0 || v->entry_of_step[last->id] >= 0 || n->phase != last->phase || n->queue != last->queue || n->phase != PHASE_MICRO) return false;
   if (n->n_waits) return false;
   if (!n->origin) return true;
-  return (v->layers.of_step[n->id] == row->layer || !row->layer) && v->graph->nodes[row->first]->backward == n->backward;
+  const Node *first = v->graph->nodes[row->first];
+  return (v->layers.of_step[n->id] == row->layer || !row->layer) && first->backward == n->backward && !first->recomputes == !n->recomputes;
 }
 
 static Rows make_rows(const PlanView *v, Arena *arena) {
@@ -168,7 +170,7 @@ static void print_row(const Style *s, const PlanView *v, const Row *row) {
   fprintf(s->to, "%6u %-6s %-7s ", first->id, phase_name(first->phase), queue_name(first->queue));
   print_time(s, v, row->first, row->last);
   fprintf(s->to, "%s%u steps%s to %u of %s%s%s %s:", style_on(s, TONE_HEADING), row->last - row->first + 1, style_off(s), row->last, style_on(s, TONE_NAME),
-          layer[0] ? layer : "no layer", style_off(s), first->backward ? "backward" : "forward");
+          layer[0] ? layer : "no layer", style_off(s), first->recomputes ? "forward again" : first->backward ? "backward" : "forward");
   for (int i = 0; i < n && i < OPS_NAMED; i++) fprintf(s->to, "%s %d %s", i ? "," : "", counts[i].n, counts[i].name);
   if (n > OPS_NAMED) fprintf(s->to, ", ...");
   fputc('\n', s->to);

@@ -38,7 +38,7 @@ static Status predict(const Graph *program, const Cluster *cluster, Arena *arena
   p.bytes = plan_bytes(program, arena);
   p.nodes = (p.ranks + m->ranks_per_node - 1) / m->ranks_per_node;
   double peak = m->peak_flops_per_s > 0 ? m->peak_flops_per_s : m->work_per_s[WORK_PRODUCT];
-  p.mfu = p.s.step_s > 0 ? p.s.product_flops / p.s.step_s / (peak * m->precision_share[precision_of(program)]) : 0;
+  p.mfu = p.s.step_s > 0 ? (p.s.product_flops - p.s.recomputed_flops) / p.s.step_s / (peak * m->precision_share[precision_of(program)]) : 0;
   *out = p;
   return STATUS_OK;
 }
@@ -112,6 +112,8 @@ static void print_prediction(const Prediction *p, Arena *arena) {
            percent(s->transfer_exposed_s, s->step_s));
   printf("compute       %.4g TFLOP of products a rank, %.4g TFLOP/s, MFU %.1f %%\n", s->product_flops / 1e12, s->step_s > 0 ? s->product_flops / s->step_s / 1e12 : 0,
          100 * p->mfu);
+  if (s->recomputed_s > 0)
+    printf("recomputation %.4g TFLOP of products and %s of it, which MFU does not count\n", s->recomputed_flops / 1e12, seconds_text(s->recomputed_s, a));
   printf("memory        %s a rank%s", bytes_text((double)s->peak_bytes, a), m->memory_bytes > 0 ? "" : "\n");
   if (m->memory_bytes > 0) printf(" of %s%s\n", bytes_text(m->memory_bytes, b), (double)s->peak_bytes > m->memory_bytes ? ": DOES NOT FIT" : "");
   print_causes(p, arena);
@@ -174,6 +176,8 @@ static void write_prediction(const Prediction *p, Arena *arena) {
   json_write_real(&w, "transfer_s", s->transfer_s);
   json_write_real(&w, "transfer_exposed_s", s->transfer_exposed_s);
   json_write_real(&w, "product_flops", s->product_flops);
+  json_write_real(&w, "recomputed_flops", s->recomputed_flops);
+  json_write_real(&w, "recomputed_s", s->recomputed_s);
   json_write_real(&w, "mfu", p->mfu);
   json_write_int(&w, "peak_bytes_per_rank", s->peak_bytes);
   json_write_int(&w, "peak_step", s->peak_step);

@@ -247,7 +247,7 @@ def check_refused(tmp):
             ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, 3, "two numbers"), ({"optimizer": {"type": "Adam", "params": {"amsgrad": True}}}, 4, "say false"), ({"scheduler": {"type": "Cosine"}}, 4, "there are WarmupLR"),
             ({"scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 3}}}, 3, "no key of WarmupLR"), ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}}}, 4, "cycle_momentum"),
             ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 10**7}}}, 4, "more than the 100000"), ({"scheduler": {"type": "WarmupDecayLR"}}, 2, "total_num_steps"),
-            ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1, "warmup_max_lr": 0.1}}}, 2, "1 is above the rate 0.1"), ({"activation_checkpointing": {"partition_activations": True}}, 4, "recomputation"),
+            ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1, "warmup_max_lr": 0.1}}}, 2, "1 is above the rate 0.1"), ({"activation_checkpointing": {"cpu_checkpointing": True}}, 4, "stays on the device"),
             ({"csv_monitor": {"enabled": True}}, 4, "--metrics"), ({"flops_profiler": {"enabled": True}}, 4, "flops_profiler"), ({"gradient_clipping": -1}, 3, "at least 0"), ({"amp": {"enabled": True}}, 4, "bf16")):
         p = tessera("config", "--config", write(tmp, content), "--ranks", 4)
         check(p.returncode == code and says in p.stderr, "%s: exit %d, wanted %d with '%s': %s" % (content, p.returncode, code, says, p.stderr))

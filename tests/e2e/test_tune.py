@@ -77,7 +77,8 @@ def budgets():
 def fitted(tmp):
     plan, path = os.path.join(tmp, "p.onnx"), os.path.join(tmp, "deep.onnx")
     tessera("synth", "gpt", "--layers", 3, "--d-model", 64, "--heads", 2, "--vocab", 100, "--seq", 32, "--init", "random", "-o", path)
-    common = [path, "--data", "random", "--ranks", 2, "--zero", 3, "--global-batch", 16]
+    free = [path, "--data", "random", "--ranks", 2, "--zero", 3, "--global-batch", 16]
+    common = [*free, "--recompute", "none"]
     t = tune(*common)
     peaks = sorted(c["peak_bytes"]["device"] for c in t["candidates"])
     for budget in (2 * peaks[-1], (peaks[0] + peaks[-1]) // 2, peaks[0]):
@@ -92,6 +93,8 @@ def fitted(tmp):
         check(tessera("verify", plan).returncode == 0, "the plan within %d bytes is proved" % budget)
     p = tessera("run", *common, "--steps", 2, "--memory", peaks[0] - 1)
     check(p.returncode == 7 and "nothing fits" in p.stderr and "What would do" in p.stderr, "a byte less than the least: %d %s" % (p.returncode, p.stderr))
+    p = tessera("run", *free, "--steps", 2, "--memory", peaks[0] - 1)
+    check(p.returncode == 0 and "--recompute" in p.stderr, "a byte less than the least without recomputation: %d %s" % (p.returncode, p.stderr))
     p = tessera("run", *common, "--steps", 1, "--memory", peaks[0], "--micro-batches", 16, "--prefetch", 2)
     check(p.returncode in (0, 7) and "--prefetch" not in p.stderr.replace("--prefetch 2", ""), "what is given stays: %s" % p.stderr)
     p = tessera("run", plan, "--data", "random", "--steps", 1, "--memory", shown["peak_bytes"]["device"]["planned"] - 1)

@@ -119,7 +119,7 @@ def check_valid(tmp):
         for ranks in (1, 2, 4, 8):
             for zero in (0, 1, 2, 3):
                 for k in (1, 2, 4):
-                    for extra in ([], ["--reduce", "micro"], ["--bucket-bytes", "8192"]):
+                    for extra in ([], ["--reduce", "micro"], ["--bucket-bytes", "8192", "--recompute", "all"]):
                         plan = compile_plan(tmp, model, "--ranks", str(ranks), "--zero", str(zero), "--micro-batches", str(ranks * k), *extra)
                         code, result = verify(tmp, plan)
                         check(code == 0 and result["ok"], "%s ranks %d stage %d k %d %s: %s" % (model, ranks, zero, k, extra, result["defects"][:2]))
@@ -358,6 +358,26 @@ def check_sums(tmp, plan):
     for report, other in (("loss_report", "norm_report"), ("norm_report", "loss_report"), ("inverse_count", "norm_report")):
         expect(tmp, "%s is %s" % (report, other), plan, lambda p: meta(p, report, meta(plan, other)), ["report"])
         expect(tmp, "no %s" % report, plan, lambda p: meta(p, report, ""), ["report"])
+
+
+def check_recomputed(tmp, plan):
+    """Steps that compute a forward step again: another operand, attribute, origin or step in its place."""
+    copies = [n for n in plan.graph.node if meta(n, "recomputes")]
+    check(copies, "a plan with recomputed steps")
+    for n in copies:
+        of = next(m for m in plan.graph.node if m.name == meta(n, "recomputes"))
+        expect(tmp, "%s computes nothing again" % n.name, plan, lambda p: meta(by_name(p, n), "recomputes", "no such step"), ["recompute"])
+        expect(tmp, "%s computes itself again" % n.name, plan, lambda p: meta(by_name(p, n), "recomputes", n.name), ["recompute"])
+        expect(tmp, "%s of forward" % n.name, plan, lambda p: meta(by_name(p, n), "backward", ""), ["recompute"])
+        expect(tmp, "%s for another node of the model" % n.name, plan, lambda p: meta(by_name(p, n), "origin", "another"), ["recompute"])
+        other = next((m for m in copies if m.op_type != n.op_type), None)
+        if other is not None:
+            expect(tmp, "%s in place of %s" % (n.name, other.name), plan, lambda p: meta(by_name(p, n), "recomputes", meta(other, "recomputes")), ["recompute"])
+        for i, name in enumerate(n.input):
+            readable = [x for m in plan.graph.node if m.name != n.name for x in m.output] + [x.name for x in plan.graph.initializer]
+            wrong = alike(plan, name, readable, n)
+            if wrong and wrong != of.input[i] and (n.op_type != "BatchNormalization" or i < 3):    # statistics that it is given do not matter to it
+                expect(tmp, "%s reads %s for %s" % (n.name, wrong, name), plan, lambda p: take(p, n, i, wrong), ["recompute"])
 
 
 def check_owners(tmp, plan):
@@ -612,6 +632,8 @@ def main():
             check_owners(tmp, plan)
             check_recipe(tmp, plan)
         check_owners(tmp, replicated)
+        check_recomputed(tmp, compile_plan(tmp, "gpt_merged", "--zero", "3", "--ranks", "2", "--micro-batches", "4", "--recompute", "blocks"))
+        check_recomputed(tmp, compile_plan(tmp, "resnet_bn", "--recompute", "blocks"))
         check_run_refuses(tmp, sharded)
         check_text(tmp, small)
         check_queues(tmp, small)

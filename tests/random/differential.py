@@ -93,8 +93,9 @@ class Differential:
         """Checks one graph; what fails is told, kept and counted. `thorough`: everything, else a part that the seed chooses."""
         seed = case.seed
         self.rng = np.random.default_rng([seed, 1])
+        self.rng_of_recompute = np.random.default_rng([seed, 2])
         with tempfile.TemporaryDirectory() as folder:
-            self.folder, self.case, self.compiled = folder, case, False
+            self.folder, self.case, self.compiled, self.modes = folder, case, False, {}
             self.model, self.data = generate.write(case, folder)
             self.common = ["--params", ",".join(case.params)]
             self.optimizer = self.optimizers[seed % len(self.optimizers)]
@@ -175,7 +176,7 @@ class Differential:
             self.check(result == first, "bits of %s differ from those of %s: %s, %s" % (r["command"], first_of["command"], result, first))
         return first_of
 
-    def settings(self, micro, n):
+    def settings(self, micro, n, *precision):
         """n settings whose bits must be those of one rank."""
         yield []
         for _ in range(n):
@@ -188,13 +189,31 @@ class Differential:
                 chosen += ["--skip-passes", "bucket_collectives"]
             if self.has_prefetch and self.rng.random() < 0.6:
                 chosen += ["--prefetch", int(self.rng.integers(1, 5))]
+            modes = self.recompute_modes(*precision)
+            if self.rng_of_recompute.random() < 0.6:
+                chosen += ["--recompute", modes[int(self.rng_of_recompute.integers(len(modes)))]]
             yield chosen
+
+    def recompute_modes(self, *precision):
+        """What --recompute can be asked for: blocks where the graph has some, budgets between what it takes without and the least."""
+        if precision not in self.modes:
+            modes = self.modes[precision] = ["all"]
+            compile_only = ["compile", self.model, "--data", self.data, *self.common, *precision, "-o", os.path.join(self.folder, "modes.onnx"), "--recompute"]
+            p = self.call(*compile_only, "blocks")
+            self.check(p.returncode in (0, 4), "compile with --recompute blocks: exit %d: %s" % (p.returncode, p.stderr[-500:]))
+            modes += ["blocks"] * (p.returncode == 0)
+            p = self.call(*compile_only, "budget=1")
+            sizes = re.search(r"take (\d+) bytes without recomputation and (\d+) at least", p.stderr)
+            self.check(sizes, "compile with --recompute budget=1: exit %d: %s" % (p.returncode, p.stderr[-500:]))
+            most, least = int(sizes[1]), int(sizes[2])
+            modes += ["budget=%d" % (least + (most - least) * part // 4) for part in (range(4) if least < most else ())]
+        return self.modes[precision]
 
     def against_itself(self, thorough):
         micro = self.pick([4, 4, 8])
         base = [*self.optimizer, "--steps", 2, "--micro-batches", micro]
         narrow = self.same(self.settings(micro, 12 if thorough else 4), base)
-        wide = self.same(self.settings(micro, 6 if thorough else 1), base + ["--precision", "fp64"])
+        wide = self.same(self.settings(micro, 6 if thorough else 1, "--precision", "fp64"), base + ["--precision", "fp64"])
         smooth = not self.case.discontinuous
         if smooth:
             self.near(narrow["losses"][:1], wide["losses"][:1], 2e-3, "the first loss in f32 against float64")
@@ -228,7 +247,7 @@ class Differential:
         """Mixed precision: the same bits over ranks and stages, too, and near the reference where nothing jumps and no value is lost."""
         precision = self.pick(self.mixed)
         try:
-            r = self.same(self.settings(int(base[-1]), 2), base + ["--precision", precision])
+            r = self.same(self.settings(int(base[-1]), 2, "--precision", precision), base + ["--precision", precision])
         except Failure as e:
             if precision == "fp16" and "not finite" in str(e):     # beyond 65504
                 return

@@ -134,7 +134,7 @@ function stepTip(i) {
   const entry = entryOf.get(i), row = entry === undefined ? null : plan.ledger[entry];
   const lines = ["<b>" + escape(plan.ops[steps.op[i]]) + "</b> <span class=soft>step " + i + ", " + PHASES[steps.phase[i]] + ", " + QUEUES[steps.queue[i]] + " queue</span>"];
   if (steps.node[i]) lines.push(escape(steps.node[i]));
-  if (steps.layer[i]) lines.push("<span class=soft>layer</span> " + escape(layerName(steps.layer[i])) + (steps.backward[i] ? " <span class=soft>backward</span>" : ""));
+  if (steps.layer[i]) lines.push("<span class=soft>layer</span> " + escape(layerName(steps.layer[i])) + (steps.backward[i] ? " <span class=soft>" + (steps.backward[i] === 2 ? "backward, computed again" : "backward") + "</span>" : ""));
   if (row) {
     lines.push("sends " + bytesText(row.bytes) + " <span class=soft>(" + exact(row.bytes) + " bytes of " + row.wire + (row.sums ? ", summed in " + row.accumulator : "") + (row.copied ? "" : ", a view") + ")</span>");
     lines.push("<span class=soft>" + escape(row.purpose) + "</span> " + escape(row.param || row.node || ""));
