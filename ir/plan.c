@@ -12,6 +12,15 @@ static bool has_own_kind(const char *kind) { return kind && (!strcmp(kind, "cont
 
 bool ledger_in_formula(const LedgerEntry *entry) { return !has_own_kind(entry->kind); }
 
+static int64_t times_per_step(const Graph *g, const Node *n) { return n->phase == PHASE_INIT ? 0 : n->phase == PHASE_MICRO ? g->recipe.micro_per_rank : 1; }
+
+static LedgerEntry transfer_entry(const Graph *g, const Node *n) {
+  const Value *from = n->inputs[0], *to = n->outputs[0];
+  return (LedgerEntry){.step = n->id, .op = n->op->name, .kind = attr_string(n, "kind"), .axis = "", .bytes = value_bytes(from), .times = times_per_step(g, n),
+                       .copied_bytes = value_bytes(from), .wire = from->type.dtype, .bucket = (int32_t)attr_int(n, "bucket"),
+                       .tier = from->tier == TIER_DEVICE ? to->tier : from->tier, .cause = n->cause};
+}
+
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   LedgerEntry *entries = NULL;
   size_t n_entries = 0, capacity = 0;
@@ -21,7 +30,7 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
     const char *kind = attr_string(n, "kind");
     int64_t bytes = n->op->sent_bytes(n);
     LedgerEntry e = {.step = n->id, .op = n->op->name, .kind = has_own_kind(kind) ? kind : n->op->name, .axis = axis_name(program, attr_int(n, "axis")), .bytes = bytes,
-                     .times = n->phase == PHASE_MICRO ? program->recipe.micro_per_rank : 1,
+                     .times = times_per_step(program, n),
                      .copied_bytes = n->guard == GUARD_READ_BEGIN ? 0 : bytes, .wire = n->inputs[0]->type.dtype,
                      .accumulator = n->op->flags & OP_SUMS_RANKS ? dtype_of_sums(n->inputs[0]->type.dtype) : DTYPE_NONE,
                      .bucket = (int32_t)attr_int(n, "bucket"), .cause = n->cause};
@@ -32,12 +41,24 @@ size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out) {
   return n_entries;
 }
 
-int64_t plan_arena_bytes(const Graph *program, Scope scope) {
+size_t plan_transfers(const Graph *program, Arena *arena, LedgerEntry **out) {
+  LedgerEntry *entries = NULL;
+  size_t n_entries = 0, capacity = 0;
+  for (size_t i = 0; i < program->n_nodes; i++) {
+    const Node *n = program->nodes[i];
+    bool whole = (n->op->flags & OP_TRANSFER) && n->n_outputs && n->outputs[0] && n->n_inputs && n->inputs[0];
+    if (whole) ARENA_PUSH(arena, entries, n_entries, capacity, transfer_entry(program, n));
+  }
+  *out = entries;
+  return n_entries;
+}
+
+int64_t plan_arena_bytes(const Graph *program, Scope scope, Tier tier) {
   int64_t most = 0;
   for (size_t i = 0; i < program->n_buffers; i++) {
     const Buffer *b = &program->buffers[i];
     int64_t end = bytes_add(b->offset_bytes, b->bytes);
-    if (b->scope == scope && b->tier == TIER_DEVICE && end > most) most = end;
+    if (b->scope == scope && b->tier == tier && end > most) most = end;
   }
   return bytes_add(most, PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
 }
@@ -70,13 +91,23 @@ static void count_sent(const Graph *g, Arena *arena, PlanBytes *p) {
                                bytes_times(second_bytes / ranks * (ranks - 1), g->recipe.zero == 3 ? 2 * k : 1));
 }
 
+static void count_moved(const Graph *g, Arena *arena, PlanBytes *p) {
+  LedgerEntry *entries;
+  size_t n = plan_transfers(g, arena, &entries);
+  for (size_t i = 0; i < n; i++) {
+    TierBytes *tier = &p->tiers[entries[i].tier];
+    int64_t *moved = g->nodes[entries[i].step]->outputs[0]->tier == TIER_DEVICE ? &tier->fetched_bytes : &tier->offloaded_bytes;
+    *moved = bytes_add(*moved, bytes_times(entries[i].bytes, entries[i].times));
+  }
+}
+
 // Categories at the step where most transient bytes are live; what remains of the arena is padding (alignment and fragmentation).
-static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
+static void count_peak(const Graph *g, Tier tier, Arena *arena, TierBytes *p) {
   int64_t *live = ARENA_ARRAY(arena, int64_t, g->n_nodes + 1);
   int ranks = g->recipe.ranks_per_process;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
-    if (b->tier != TIER_DEVICE || b->persistent || b->last >= g->n_nodes || b->first > b->last) continue;
+    if (b->tier != tier || b->persistent || b->last >= g->n_nodes || b->first > b->last) continue;
     int64_t bytes = buffer_process_bytes(g, b);
     live[b->first] = bytes_add(live[b->first], bytes);
     live[b->last + 1] = bytes_add(live[b->last + 1], -bytes);
@@ -90,18 +121,18 @@ static void count_peak(const Graph *g, Arena *arena, PlanBytes *p) {
       peak = i;
     }
   }
-  p->rank_arena_bytes = plan_arena_bytes(g, SCOPE_RANK);
-  p->process_arena_bytes = plan_arena_bytes(g, SCOPE_PROCESS);
+  p->rank_arena_bytes = plan_arena_bytes(g, SCOPE_RANK, tier);
+  p->process_arena_bytes = plan_arena_bytes(g, SCOPE_PROCESS, tier);
   p->peak_bytes = bytes_add(bytes_times(p->rank_arena_bytes, ranks), p->process_arena_bytes);
   int64_t counted = 0;
   for (size_t i = 0; i < g->n_buffers; i++) {
     const Buffer *b = &g->buffers[i];
-    if (b->tier != TIER_DEVICE || (!b->persistent && (b->first > peak || b->last < peak))) continue;
+    if (b->tier != tier || (!b->persistent && (b->first > peak || b->last < peak))) continue;
     int64_t bytes = buffer_process_bytes(g, b);
-    p->peak_by_category[b->category] = bytes_add(p->peak_by_category[b->category], bytes);
+    p->by_category[b->category] = bytes_add(p->by_category[b->category], bytes);
     counted = bytes_add(counted, bytes);
   }
-  p->peak_by_category[CATEGORY_PADDING] = p->peak_bytes - counted;
+  p->by_category[CATEGORY_PADDING] = p->peak_bytes - counted;
 }
 
 static int64_t tier_end(const Graph *g, Scope scope, Tier tier) {
@@ -126,7 +157,8 @@ int64_t plan_budget_bytes(const Graph *program, Tier tier) {
 PlanBytes plan_bytes(const Graph *program, Arena *arena) {
   PlanBytes p = {0};
   count_sent(program, arena, &p);
-  count_peak(program, arena, &p);
+  count_moved(program, arena, &p);
+  for (int tier = 0; tier < TIER_COUNT; tier++) count_peak(program, (Tier)tier, arena, &p.tiers[tier]);
   return p;
 }
 
@@ -257,7 +289,7 @@ Status plan_add_variant(Plan *plan, const Graph *variant, Arena *arena) {
 }
 
 static int64_t arena_bytes(const Graph *g) {
-  return bytes_add(bytes_times(plan_arena_bytes(g, SCOPE_RANK), g->recipe.ranks_per_process), plan_arena_bytes(g, SCOPE_PROCESS));
+  return bytes_add(bytes_times(plan_arena_bytes(g, SCOPE_RANK, TIER_DEVICE), g->recipe.ranks_per_process), plan_arena_bytes(g, SCOPE_PROCESS, TIER_DEVICE));
 }
 
 const Graph *plan_largest_variant(const Plan *plan) {

@@ -43,26 +43,30 @@ const Graph *plan_largest_variant(const Plan *plan);
 // the list. Of graphs from plan_memory; a plan file does not keep what it takes to tell.
 bool buffer_is_fixed(const Graph *graph, const Buffer *buffer);
 
-// One line of the ledger: a collective (or, later, a transfer), from the plan alone.
+// One line of the ledger: a collective or a transfer between tiers, from the plan alone.
 typedef struct LedgerEntry {
   uint32_t step;               // node id
   const char *op;              // "AllGather", ...
   const char *kind;            // key of by_collective: the op's name, or what the formula does not count: "frozen", "control", "optimizer"
-  const char *axis;            // mesh axis
-  int64_t bytes;               // logical bytes sent per rank and execution, at least 0
-  int64_t times;               // executions per step: 1 or micro-batches per rank
+  const char *axis;            // mesh axis; of a transfer: ""
+  int64_t bytes;               // logical bytes sent, or moved between tiers, per rank and execution, at least 0
+  int64_t times;               // executions per step: 1 or micro-batches per rank; 0: at start
   int64_t copied_bytes;        // logical bytes that are really copied per rank and execution; 0 for a view
   int64_t wire_bytes;          // that leave a process per execution, all its ranks together: what goes to others; headers are not counted
   Dtype wire, accumulator;     // accumulator NONE where nothing is summed
   int32_t bucket;              // -1: none
+  Tier tier;                   // of a transfer: the tier that it goes to or comes from; its bytes are not sent. DEVICE: a collective
   Cause cause;
 } LedgerEntry;
 
 // Does the byte formula count it? Not frozen parameters, scalars and what only the optimizer needs.
 bool ledger_in_formula(const LedgerEntry *entry);
 
-// Ledger of program `program` in step order; returns the number of entries. In `arena`.
+// Ledger of program `program` in step order, the collectives; returns the number of entries. In `arena`.
 size_t plan_ledger(const Graph *program, Arena *arena, LedgerEntry **out);
+
+// The same of the transfers between tiers. Their bytes are not sent.
+size_t plan_transfers(const Graph *program, Arena *arena, LedgerEntry **out);
 
 // Are losses and parameters the same bits on other numbers of ranks, with the same micro-batches a step? Both numbers, ranks and micro-batches per
 // rank, must be powers of two, and a rank's sums a tree: then all orders of summing over micro-batches are one tree. Otherwise bits repeat, but hold for
@@ -71,6 +75,13 @@ bool plan_bits_are_shared(const Graph *program);
 enum { PLAN_BITS_BYTES = 192 };
 const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]);   // the same as a sentence; returns `out`
 
+typedef struct TierBytes {
+  int64_t rank_arena_bytes, process_arena_bytes;        // whole pages
+  int64_t peak_bytes;          // per process: ranks_per_process * rank arena + process arena
+  int64_t by_category[CATEGORY_COUNT];                  // per process, at the step where most is live; sums to peak_bytes
+  int64_t fetched_bytes, offloaded_bytes;               // per rank and step
+} TierBytes;
+
 typedef struct PlanBytes {
   int64_t sent_bytes;          // logical, per rank and step, control and frozen included
   int64_t copied_bytes;
@@ -78,12 +89,10 @@ typedef struct PlanBytes {
   int64_t saved_bytes;         // below the formula
   int64_t formula_bytes;       // (N-1)/N psi (r + 1), or (r + 2k) at stage 3; sums over micro-batches of 16-bit gradients count in f32
   int64_t padded_param_bytes;  // psi: trainable parameters as the model computes with them, padded
-  int64_t rank_arena_bytes, process_arena_bytes;        // device tier, whole pages
-  int64_t peak_bytes;          // per process: ranks_per_process * rank arena + process arena
-  int64_t peak_by_category[CATEGORY_COUNT];             // per process; sums to peak_bytes
+  TierBytes tiers[TIER_COUNT];
 } PlanBytes;
 enum { PLAN_PAGE_BYTES = 4096 };
-int64_t plan_arena_bytes(const Graph *program, Scope scope);   // where the last device buffer of that scope ends, in whole pages
+int64_t plan_arena_bytes(const Graph *program, Scope scope, Tier tier);   // where the last buffer of that scope and tier ends, in whole pages
 int64_t buffer_process_bytes(const Graph *graph, const Buffer *buffer);   // of a process: those of all its ranks
 // Of a process: no places of these buffers, with these lives, take less of a tier. In whole pages; scratch in `arena`.
 int64_t plan_lower_bound_bytes(const Graph *program, Tier tier, Arena *arena);

@@ -12,7 +12,7 @@ enum { NAME_BYTES = 1024 };
 typedef struct LoadAttrs {
   AttrStrings params;
   AttrInts starts, dims;
-  int64_t dtype, sharded;
+  int64_t dtype, sharded, first, part_elems;
   const char *source, *fingerprint, *state;
 } LoadAttrs;
 static const AttrSpec load_attrs[] = {
@@ -21,6 +21,8 @@ static const AttrSpec load_attrs[] = {
     {"dims", ATTR_INTS, offsetof(LoadAttrs, dims), .min = 0, .max = INT64_MAX, .help = "dimensions of the output"},
     {"dtype", ATTR_INT, offsetof(LoadAttrs, dtype), .required = true, .help = "element type of the output (TensorProto number)"},
     {"sharded", ATTR_INT, offsetof(LoadAttrs, sharded), .min = 0, .max = 1, .help = "1: the rank's window of the bucket, rank x elements"},
+    {"first", ATTR_INT, offsetof(LoadAttrs, first), .min = 0, .max = INT64_MAX, .help = "element of the rank's part at which the output starts"},
+    {"part_elems", ATTR_INT, offsetof(LoadAttrs, part_elems), .min = 0, .max = INT64_MAX, .help = "elements of a rank's part; 0: those of the output"},
     {"source", ATTR_STRING, offsetof(LoadAttrs, source), .default_string = "", .help = "path of the weight source"},
     {"fingerprint", ATTR_STRING, offsetof(LoadAttrs, fingerprint), .default_string = "", .help = "of the weight source, hex"},
     {"state", ATTR_STRING, offsetof(LoadAttrs, state), .default_string = "", .help = "load the optimizer state PARAM.STATE instead"},
@@ -44,6 +46,9 @@ static Status load_infer(Node *node, Arena *arena) {
       FAIL(MALFORMED, node->name, "'%s' starts at %lld, before the one before it", a->params.items[i], (long long)a->starts.items[i]);
   if (type.rank != 1 && (a->params.n != 1 || a->sharded || a->starts.items[0]))
     FAIL(MALFORMED, node->name, "only one whole tensor can be loaded with %d dims", type.rank);
+  TRY(type_check(&type, node->name));
+  if (a->part_elems ? a->first > a->part_elems - type_elems(&type) : a->first != 0)
+    FAIL(MALFORMED, node->name, "%lld elements from %lld on pass the end of a part of %lld", (long long)type_elems(&type), (long long)a->first, (long long)a->part_elems);
   node->outputs[0]->type = type;
   return NULL;
 }
@@ -86,12 +91,12 @@ static Status find_weight(const KernelContext *c, int64_t i, int64_t limit_elems
 static Status load_ref(const KernelContext *c) {
   const LoadAttrs *a = c->node->attrs;
   Dtype dtype = c->out[0].type->dtype;
-  int64_t bytes = dtype_bytes(dtype), window = out_elems(c, 0);
+  int64_t bytes = dtype_bytes(dtype), window = out_elems(c, 0), part = a->part_elems ? a->part_elems : window;
   int64_t parts = a->sharded && c->comm ? c->comm->size : 1, rank = a->sharded && c->comm ? c->comm->rank : 0;
-  int64_t low = rank * window, high = low + window, filled = low;   // of the bucket
+  int64_t low = rank * part + a->first, high = low + window, filled = low;   // of the bucket
   char *out = c->out[0].data;
   for (int64_t i = 0; i < a->params.n; i++) {
-    int64_t start = a->starts.items[i], limit = (i + 1 < a->params.n ? a->starts.items[i + 1] : parts * window) - start;
+    int64_t start = a->starts.items[i], limit = (i + 1 < a->params.n ? a->starts.items[i + 1] : parts * part) - start;
     if (start >= high || (i + 1 < a->params.n && start + limit <= low)) continue;
     const Weight *weight;
     TRY(find_weight(c, i, limit, &weight));

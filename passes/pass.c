@@ -50,6 +50,7 @@ CompileOptions compile_options_default(void) {
       .eps = NAN,
       .weight_decay = NAN,
       .alpha = 0.99,
+      .offload_window_bytes = INT64_C(32) << 20,
   };
 }
 

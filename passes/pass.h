@@ -21,6 +21,9 @@ typedef struct ParamGroup {
 // What is kept from forward to backward (recompute.c).
 typedef enum RecomputeMode { RECOMPUTE_NONE, RECOMPUTE_BLOCKS, RECOMPUTE_ALL, RECOMPUTE_BUDGET } RecomputeMode;
 
+// What may live in another tier than the device (passes/offload.c).
+typedef enum OffloadKind { OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS, OFFLOAD_GRADS, OFFLOAD_ACTIVATIONS, OFFLOAD_COUNT } OffloadKind;
+
 // Everything a user may ask of the compiler, in library terms. tools/ fills it from options.def; recorded in the plan's recipe.
 typedef struct CompileOptions {
   int ranks;                     // size of the dp axis, >= 1
@@ -35,6 +38,8 @@ typedef struct CompileOptions {
   Isa isa;                       // of the target
   int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own. 0: an eighth of what trains, within bounds
   int64_t prefetch;              // collectives that may run ahead of compute, on a queue of their own; 0: all steps are on one queue
+  Tier offload[OFFLOAD_COUNT];   // where each lives; DEVICE: it stays
+  int64_t offload_window_bytes;  // that elementwise steps of the update take of a tensor at a time
   bool keep;                     // stage 3: what forward has gathered is kept for backward
   RecomputeMode recompute;
   int64_t recompute_bytes;       // RECOMPUTE_BUDGET: of activations that are alive at a time

@@ -35,7 +35,8 @@ const char *const pipeline_train[] = {
     "partition",            // decides placements
     "bucket_collectives",
     "insert_collectives",   // lowers them
-    "prefetch",             // moves them
+    "offload",              // moves what can wait to another tier
+    "prefetch",             // moves collectives ahead
     "schedule",
     "plan_memory",
     NULL,

@@ -29,6 +29,8 @@ typedef struct Memory {
   uint32_t *begin, *end;       // per node: the first and the last compute step beside which it may run
   uint32_t micro_first;        // first node of phase micro
   int ranks;
+  const Node **joins;          // per value: the Join that it is a part of; NULL: none
+  int *parts;                  // and which part
   bool *pinned;                // per value: its place was fixed before its producer was reached (gradients inside buckets)
 } Memory;
 
@@ -48,6 +50,9 @@ static void keep_to_the_end(Memory *m, const Value *v) {
   if (v) add_uses(uses_of(m, v), &(Uses){.after[QUEUE_COMPUTE] = n, .last = n - 1});
 }
 
+// Gradients that live in another tier are read there.
+static const Value *before_fetch(const Value *v) { return v->producer && v->producer->op == &op_Fetch ? v->producer->inputs[0] : v; }
+
 static void find_uses(Memory *m) {
   Graph *g = m->graph;
   for (size_t i = 0; i < g->n_nodes; i++) {
@@ -63,7 +68,7 @@ static void find_uses(Memory *m) {
   Value *const reports[] = {g->loss_report, g->norm_report, g->inverse_count};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) keep_to_the_end(m, reports[i]);
   for (size_t i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i]->op->flags & OP_OPTIMIZER) keep_to_the_end(m, g->nodes[i]->inputs[1]);
+    if (g->nodes[i]->op->flags & OP_OPTIMIZER) keep_to_the_end(m, before_fetch(g->nodes[i]->inputs[1]));
     else if (g->nodes[i]->op == &op_ClipValue) keep_to_the_end(m, g->nodes[i]->inputs[0]);
 }
 
@@ -71,6 +76,7 @@ static void find_uses(Memory *m) {
 
 static Category category_of(const Graph *g, const Value *v, uint32_t last) {
   if (v->producer && node_is_gather(v->producer)) return CATEGORY_GATHERED;
+  if (v->producer && v->producer->op == &op_Fetch && v->bucket >= 0) return CATEGORY_BUCKETS;
   switch (v->role) {
   case ROLE_PARAM: case ROLE_NARROW: return CATEGORY_PARAMS;
   case ROLE_STATE: case ROLE_BUFFER: return CATEGORY_STATE;
@@ -91,7 +97,9 @@ static int32_t add_buffer(Memory *m, Buffer b, const Uses *uses) {
   return (int32_t)m->graph->n_buffers - 1;
 }
 
-static bool lives_on(const Value *v) {   // from step to step or from init
+// From step to step or from init: what only init touches is on its way to another tier.
+static bool lives_on(const Memory *m, const Value *v) {
+  if (v->role == ROLE_ACTIVATION && uses_of((Memory *)m, v)->last < m->micro_first) return false;
   return v->role == ROLE_PARAM || v->role == ROLE_STATE || v->role == ROLE_PARTIAL || v->role == ROLE_NARROW || v->role == ROLE_CONST || v->role == ROLE_BUFFER ||
          v->role == ROLE_CONTROL || (v->producer && v->producer->phase == PHASE_INIT);
 }
@@ -99,12 +107,13 @@ static bool lives_on(const Value *v) {   // from step to step or from init
 static void new_buffer(Memory *m, Value *v, uint32_t first) {
   Graph *g = m->graph;
   const Uses *uses = uses_of(m, v);
-  bool one_process = g->recipe.processes == 1;
-  bool shared = m->ranks > 1 && one_process && (v->role == ROLE_PARAM || v->role == ROLE_NARROW) && v->placement[0].kind == PLACED_FLAT;
-  bool gathered = !one_process && g->recipe.ranks_per_process > 1 && v->producer && node_is_gather(v->producer);
+  bool views = g->recipe.processes == 1 && v->tier == TIER_DEVICE;
+  bool shared = m->ranks > 1 && views && (v->role == ROLE_PARAM || v->role == ROLE_NARROW) && v->placement[0].kind == PLACED_FLAT;
+  bool gathered = g->recipe.ranks_per_process > 1 && v->producer && node_is_gather(v->producer);
   int64_t bytes = value_bytes(v);
+  if (v->tier == TIER_NVME) bytes = (bytes + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
   Buffer b = {.name = v->name, .scope = shared || gathered ? SCOPE_PROCESS : SCOPE_RANK, .tier = v->tier, .bytes = shared ? bytes * m->ranks : bytes,
-              .persistent = lives_on(v), .first = first, .last = uses->last < first ? first : uses->last};
+              .persistent = lives_on(m, v), .first = first, .last = uses->last < first ? first : uses->last};
   b.category = category_of(g, v, b.last);
   v->loc = (Location){add_buffer(m, b, uses), 0, shared ? bytes : 0};
 }
@@ -203,10 +212,26 @@ static bool place_over_input(Memory *m, const Node *n, int o) {
   return false;
 }
 
+// A part of a Join is made where the whole has room for it, which is there from its first part on.
+static void place_part(Memory *m, const Node *n, Value *v) {
+  const Node *join = m->joins[v->id];
+  Value *whole = join->outputs[0];
+  Alias a = {.offset_bytes = 0};
+  if (whole->loc.buffer < 0 && whole->carry) whole->loc = whole->carry->loc;
+  if (whole->loc.buffer < 0) new_buffer(m, whole, m->begin[n->id]);
+  join->op->alias(join, 0, m->parts[v->id], &a);
+  v->loc = whole->loc;
+  v->loc.offset_bytes += a.offset_bytes;
+}
+
 static void place_output(Memory *m, Node *n, int o) {
   Value *v = n->outputs[o];
   Alias a;
   if (!v || (m->pinned[v->id] && v->loc.buffer >= 0)) return;
+  if (n->op == &op_Join) {       // what lay somewhere already has been joined there
+    v->loc = n->inputs[0]->loc;
+    return;
+  }
   if (v->carry) {
     v->loc = v->carry->loc;
   } else if (node_is_gather_view(m->graph, n)) {
@@ -218,15 +243,17 @@ static void place_output(Memory *m, Node *n, int o) {
     v->loc = (Location){in->buffer, in->offset_bytes + a.offset_bytes, in->rank_stride_bytes + (a.rank_relative ? value_bytes(v) : 0)};
   } else if (node_alias(n, o, ALIAS_UPDATE, &a)) {
     v->loc = n->inputs[a.input]->loc;
+  } else if (m->joins[v->id]) {
+    place_part(m, n, v);
   } else if (!place_over_input(m, n, o)) {
     new_buffer(m, v, m->begin[n->id]);
   }
 }
 
 static bool writes_region(const Graph *g, const Node *n, int32_t *region) {
-  for (int o = 0; o < n->n_outputs; o++) {
+  for (int o = 0; o < n->n_outputs && n->op != &op_Join && !node_is_gather(n); o++) {
     const Value *v = n->outputs[o];
-    if (!v || v->loc.buffer < 0 || g->buffers[v->loc.buffer].scope != SCOPE_PROCESS || (v->role != ROLE_PARAM && v->role != ROLE_NARROW)) continue;
+    if (!v || v->loc.buffer < 0 || g->buffers[v->loc.buffer].scope != SCOPE_PROCESS || output_is_view(g, n, o)) continue;
     *region = v->loc.buffer;
     return true;
   }
@@ -283,12 +310,24 @@ static void number_fixed_first(Graph *g) {
   }
 }
 
+static void find_joins(Memory *m) {
+  Graph *g = m->graph;
+  m->joins = ARENA_ARRAY(g->arena, const Node *, g->n_values);
+  m->parts = ARENA_ARRAY(g->arena, int, g->n_values);
+  for (size_t i = 0; i < g->n_nodes; i++)
+    for (int k = 0; g->nodes[i]->op == &op_Join && k < g->nodes[i]->n_inputs; k++) {
+      m->joins[g->nodes[i]->inputs[k]->id] = g->nodes[i];
+      m->parts[g->nodes[i]->inputs[k]->id] = k;
+    }
+}
+
 Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   Memory m = {.graph = graph, .ranks = graph->mesh.n_axes ? graph->mesh.axes[0].size : 1};
   m.roots = same_bytes(graph, arena);
   m.uses = ARENA_ARRAY(arena, Uses, graph->n_values);
   m.pinned = ARENA_ARRAY(arena, bool, graph->n_values);
+  find_joins(&m);
   m.order = queue_order_create(graph, arena);
   queue_order_follow(&m.order);
   queue_order_spans(&m.order, arena, &m.begin, &m.end);
@@ -304,7 +343,7 @@ Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
     n->guard = GUARD_NONE;
     n->region = n->workspace = n->scratch = -1;
     for (int o = 0; o < n->n_outputs; o++) place_output(&m, n, o);
-    if (n->op == &op_Release && graph->recipe.processes == 1) {
+    if (n->op == &op_Release && !node_is_gather_copy(graph, n->inputs[0]->producer)) {
       n->guard = GUARD_READ_END;
       n->region = n->inputs[0]->loc.buffer;
     } else if (n->guard == GUARD_NONE && writes_region(graph, n, &n->region)) {

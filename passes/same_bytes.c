@@ -3,7 +3,13 @@
 #include "../kernels/ops.h"
 
 bool node_is_gather(const Node *node) { return node->op == &op_AllGather && node->phase == PHASE_MICRO; }
-bool node_is_gather_view(const Graph *graph, const Node *node) { return node_is_gather(node) && graph->recipe.processes == 1; }
+static bool is_fetched(const Value *v) { return v && v->producer && v->producer->op == &op_Fetch; }
+
+bool node_is_gather_copy(const Graph *graph, const Node *node) {
+  return node_is_gather(node) && (graph->recipe.processes > 1 || (node->n_inputs && is_fetched(node->inputs[0])));
+}
+
+bool node_is_gather_view(const Graph *graph, const Node *node) { return node_is_gather(node) && !node_is_gather_copy(graph, node); }
 
 bool output_is_view(const Graph *graph, const Node *node, int output) {
   Alias a;
@@ -32,6 +38,7 @@ Value **same_bytes(const Graph *g, Arena *arena) {
       if (v->carry) join(roots, v, v->carry);
       else if (node_alias(n, o, ALIAS_VIEW, &a) || node_alias(n, o, ALIAS_UPDATE, &a)) join(roots, v, n->inputs[a.input]);
       else if (node_is_gather_view(g, n)) join(roots, v, n->inputs[0]);
+      for (int k = 0; n->op == &op_Join && k < n->n_inputs; k++) join(roots, n->inputs[k], v);
     }
   }
   for (size_t i = 0; i < g->n_values; i++) roots[i] = root(roots, g->values[i]);

@@ -122,8 +122,10 @@ static Status run_phase(const Graph *g, const Machine *m, Phase phase, Simulatio
 // Bytes of PROCESS regions that a rank holds all the time, and the copies that it makes to read a whole one: changes at each step.
 static void count_regions(const Graph *g, const Machine *m, int64_t *copies, int64_t *always) {
   int ranks = mesh_ranks(&g->mesh);
-  if (g->recipe.processes > 1) {                           // what is gathered is copied, and has its place in the plan
-    *always = plan_arena_bytes(g, SCOPE_PROCESS) / g->recipe.ranks_per_process;
+  bool copied = g->recipe.processes > 1;                   // what is gathered is copied, and has its place in the plan
+  for (size_t b = 0; b < g->n_buffers; b++) copied |= g->buffers[b].scope == SCOPE_PROCESS && g->buffers[b].tier == TIER_DEVICE && !g->buffers[b].persistent;
+  if (copied) {
+    *always = plan_arena_bytes(g, SCOPE_PROCESS, TIER_DEVICE) / g->recipe.ranks_per_process;
     return;
   }
   for (size_t b = 0; b < g->n_buffers; b++)
@@ -155,7 +157,7 @@ static void count_memory(const Graph *g, const Machine *m, Arena *arena, Simulat
     most = bytes_add(own_now, copies_now);
     s->peak_step = (uint32_t)i;
   }
-  s->peak_bytes = bytes_add(bytes_add(plan_arena_bytes(g, SCOPE_RANK), always), most_copies);
+  s->peak_bytes = bytes_add(bytes_add(plan_arena_bytes(g, SCOPE_RANK, TIER_DEVICE), always), most_copies);
 }
 
 // ---- The whole ------------------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ const PlanCode plan_codes[] = {
     {"memory", "overwritten", "a step reads bytes that another value has overwritten: two live values overlap"},
     {"memory", "uninitialized", "a step reads bytes that nothing has written"},
     {"memory", "overlap", "a step's inputs, outputs and workspace share bytes although its operator does not allow it"},
+    {"memory", "tier", "another step than a transfer touches what does not lie on the device, or a value and its buffer are of different tiers"},
     {"memory", "alias", "a view does not lie where its operator says"},
     {"memory", "budget", "a process holds more of a tier than the budget that the plan records"},
     {"memory", "carry", "a value becomes what it is not, or does not lie where its successor is read"},

@@ -54,12 +54,14 @@ static int32_t bucket_with(const Graph *g, const char *param) {
 static void load_constant(Meanings *m, const Node *node, const Value *v, const char *name) {
   Role want = m->carriers[v->id] ? ROLE_BUFFER : ROLE_CONST;
   AttrInts starts = attr_ints(node, "starts");
-  bool whole = !attr_int(node, "sharded") && (!starts.n || (starts.n == 1 && !starts.items[0]));
+  bool whole = !attr_int(node, "sharded") && !attr_int(node, "part_elems") && (!starts.n || (starts.n == 1 && !starts.items[0]));
   if (attr_strings(node, "params").n != 1 || strcmp(name, v->name) || *attr_string(node, "state") || v->role != want || !whole)
     proof_defect(m->proof, "wrong_load", node, v,
                  "step '%s' loads %s'%s' into '%s', of role %s: a constant or a buffer is loaded whole, from its start, under its own name", node->name,
                  whole ? "" : "a part of ", name, v->name, role_name(v->role));
 }
+
+static bool is_average(const Value *v) { return v->role == ROLE_STATE && v->state_name && !strcmp(v->state_name, "ema"); }
 
 static void rule_load(Meanings *m, const Node *node) {
   const Value *v = output(node, 0);
@@ -73,25 +75,36 @@ static void rule_load(Meanings *m, const Node *node) {
     return;
   }
   bool shard = attr_int(node, "sharded") && m->proof->ranks > 1, is_state = *attr_string(node, "state") != 0;
-  bool average = v->role == ROLE_STATE && v->state_name && !strcmp(v->state_name, "ema") && (!is_state || !strcmp(attr_string(node, "state"), "ema"));
+  bool average = is_average(v) && (!is_state || !strcmp(attr_string(node, "state"), "ema"));
   bool same = params.n == bucket->n_params && starts.n == params.n;
   StateShape shape = is_state ? v->state_shape : STATE_ELEMENTS;
   for (int i = 0; same && i < bucket->n_params; i++) same = !strcmp(params.items[i], bucket->params[i]) && starts.items[i] == state_start(shape, bucket, i);
-  bool narrow = !is_state && v->role == ROLE_NARROW && bucket->compute != bucket->dtype;
+  bool narrow = !is_state && bucket->compute != bucket->dtype && v->type.dtype == bucket->compute;
   Dtype want = narrow ? bucket->compute : bucket->dtype;
+  int64_t part = attr_int(node, "part_elems"), lo = attr_int(node, "first"), elems = type_elems(&v->type);
   if (!same || (!is_state && v->type.dtype != want) ||
-      type_elems(&v->type) != state_start(shape, bucket, bucket->n_params) / (shard ? m->proof->ranks : 1))
+      (part ? part : elems) != state_start(shape, bucket, bucket->n_params) / (shard ? m->proof->ranks : 1))
     proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads '%s', %" PRId64 " elements of %s: not the parameters of bucket %d where they lie",
                  node->name, v->name,
                  type_elems(&v->type), dtype_name(v->type.dtype), b);
-  const Value **loaded = narrow ? &m->buckets[b].narrow : &m->buckets[b].param;
-  bool param = !is_state && !average;
-  if (param && *loaded) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name, b);
-  if (param) *loaded = v;
-  mean(m, v, (Meaning){.kind = average ? MEANS_AVERAGE : is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard, .narrow = narrow});
+  mean(m, v, (Meaning){.kind = average ? MEANS_AVERAGE : is_state ? MEANS_STATE : MEANS_PARAM, .bucket = b, .shard = shard, .narrow = narrow, .cut = part != 0, .lo = lo,
+                       .source = node});
+  meanings_loaded(m, node, v);
 }
 
-static void rule_fill(Meanings *m, const Node *node) { mean(m, output(node, 0), (Meaning){.kind = MEANS_FILL, .bucket = -1}); }
+void meanings_loaded(Meanings *m, const Node *node, const Value *v) {
+  Meaning *of = &m->of[v->id];
+  if (of->kind != MEANS_PARAM || of->cut || node->phase != PHASE_INIT) return;
+  if (is_average(v)) of->kind = MEANS_AVERAGE;
+  if (of->kind == MEANS_AVERAGE) return;
+  const Value **loaded = of->narrow ? &m->buckets[of->bucket].narrow : &m->buckets[of->bucket].param;
+  bool again = *loaded && *loaded != input(node, 0);                   // it was on its way to another tier
+  if (again && v->role == ROLE_ACTIVATION) return;                     // so may be an average
+  if (again) proof_defect(m->proof, "wrong_load", node, v, "step '%s' loads the parameters of bucket %d again", node->name, of->bucket);
+  *loaded = v;
+}
+
+static void rule_fill(Meanings *m, const Node *node) { mean(m, output(node, 0), (Meaning){.kind = MEANS_FILL, .bucket = -1, .source = node}); }
 
 // ---- micro: parameters --------------------------------------------------------------------------------------------------------
 
@@ -107,7 +120,7 @@ static void rule_unpack(Meanings *m, const Node *node) {
   Meaning from = m->of[flat->id];
   const Bucket *b = bucket_at(m, from.bucket);
   AttrInts starts = attr_ints(node, "starts");
-  if (from.shard || from.updated || from.narrow != (b->compute != b->dtype) || node->n_outputs != b->n_params || starts.n != b->n_params) {
+  if (from.shard || from.updated || from.cut || from.narrow != (b->compute != b->dtype) || node->n_outputs != b->n_params || starts.n != b->n_params) {
     proof_defect(m->proof, "wrong_parameter", node, flat, "step '%s' takes %d parameters out of '%s'; bucket %d has %d, and only all of it has them",
                  node->name, node->n_outputs, flat->name, from.bucket, b->n_params);
     return;
@@ -139,13 +152,14 @@ static void rule_all_gather(Meanings *m, const Node *node) {
   const Value *in = input(node, 0);
   Meaning meaning = in ? m->of[in->id] : (Meaning){0};
   bool whole = meaning.kind == MEANS_PARAM || meaning.kind == MEANS_GRAD || meaning.kind == MEANS_DIRECTION;
-  if (!whole || (!meaning.shard && m->proof->ranks > 1) || attr_int(node, "axis")) {
+  if (!whole || meaning.cut || (!meaning.shard && m->proof->ranks > 1) || attr_int(node, "axis")) {
     proof_defect(m->proof, "wrong_input", node, in, "step '%s' gathers '%s', which is no shard of a bucket but %s", node->name,
                  in ? in->name : "nothing",
                  meaning_name(meaning.kind));
     return;
   }
   check_label(m, node, meaning);
+  meaning.root = NULL;
   meaning.shard = false;
   mean(m, output(node, 0), meaning);
 }
@@ -184,6 +198,7 @@ static void rule_cast(Meanings *m, const Node *node) {
   }
   if (grad) check_complete(m, node, in);
   meaning.narrow = param;
+  meaning.root = NULL;
   mean(m, out, meaning);
 }
 
@@ -254,7 +269,7 @@ static void rule_reduction(Meanings *m, const Node *node) {
     rule_sum_of_programs(m, node, meaning);
     return;
   }
-  if (!is_summed(meaning.kind) || meaning.updated || (scatters && meaning.kind != MEANS_GRAD)) {
+  if (!is_summed(meaning.kind) || meaning.updated || meaning.cut || (scatters && meaning.kind != MEANS_GRAD)) {
     proof_defect(m->proof, "wrong_input", node, in, "step '%s' sums '%s' over ranks: that is %s", node->name, in ? in->name : "nothing",
                  meaning_name(meaning.kind));
     return;
@@ -274,6 +289,7 @@ static void rule_reduction(Meanings *m, const Node *node) {
     proof_defect(m->proof, "reduced_twice", node, in, "bucket %d is reduced by step %u and by step %u", meaning.bucket, bucket->reduction->id,
                  node->id);
   if (bucket) bucket->reduction = node;
+  if (meaning.kind == MEANS_LIMBS) meanings_norm_complete(m, node, in);
   meaning.over_ranks = true;
   if (scatters) meaning.shard = m->proof->ranks > 1;
   mean(m, output(node, 0), meaning);
@@ -282,15 +298,15 @@ static void rule_reduction(Meanings *m, const Node *node) {
 // The partial sums of a tree: its own, zero at start, each becoming itself.
 static void check_partials(Meanings *m, const Node *node) {
   for (int i = 2; i < node->n_inputs; i++) {
-    const Value *before = node->inputs[i], *after = output(node, i - 1);
-    if (!before || m->of[before->id].kind != MEANS_FILL || before->role != ROLE_PARTIAL || !after || after->carry != before ||
-        m->carriers[before->id] != 1) {
+    const Value *before = node->inputs[i], *after = output(node, i - 1), *root = before && m->of[before->id].root ? m->of[before->id].root : before;
+    if (!before || m->of[before->id].kind != MEANS_FILL || m->of[before->id].cut || root->role != ROLE_PARTIAL || !after ||
+        (root == before && after->carry != before) || m->carriers[root->id] != 1) {
       proof_defect(m->proof, "accumulation", node, before, "step '%s' takes '%s' for its partial sum %d, which is none that it carries on itself",
                    node->name,
                    before ? before->name : "nothing", i - 2);
       continue;
     }
-    mean(m, after, (Meaning){.kind = MEANS_PARTIAL, .bucket = -1});
+    mean(m, after, (Meaning){.kind = MEANS_PARTIAL, .bucket = -1, .root = root});
   }
 }
 
@@ -308,7 +324,7 @@ static void rule_tree(Meanings *m, const Node *node) {
   if (in && meaning.over_ranks && m->proof->ranks > 1 && dtype_of_sums(in->type.dtype) != in->type.dtype)
     proof_defect(m->proof, "accumulation", node, in, "step '%s' adds '%s', a sum over ranks that was rounded to %s although more is added to it", node->name,
                  in->name, dtype_name(in->type.dtype));
-  if (!is_of_micro_batch(meaning.kind) || meaning.updated || meaning.over_micro) {
+  if (!is_of_micro_batch(meaning.kind) || meaning.updated || meaning.over_micro || meaning.cut) {
     proof_defect(m->proof, "accumulation", node, in, "step '%s' sums '%s' over micro-batches: that is %s", node->name, in ? in->name : "nothing",
                  meaning.over_micro ? "such a sum already" : meaning_name(meaning.kind));
     return;
@@ -373,6 +389,8 @@ static void rule_clip_value(Meanings *m, const Node *node) {
   check_complete(m, node, grad);
   Meaning meaning = m->of[grad->id];
   if (meaning.clipped) proof_defect(m->proof, "wrong_input", node, grad, "step '%s' clips '%s', which is clipped already", node->name, grad->name);
+  m->buckets[meaning.bucket].grad = meaning.root ? meaning.root : grad;
+  meaning.root = NULL;
   meaning.clipped = true;
   mean(m, output(node, 0), meaning);
 }
@@ -380,7 +398,6 @@ static void rule_clip_value(Meanings *m, const Node *node) {
 // The gradients of all buckets, each once, all whole or all shards, all clipped by value or none.
 static void rule_norm(Meanings *m, const Node *node) {
   const Graph *g = m->graph;
-  int *times = ARENA_ARRAY(m->proof->arena, int, g->n_buckets);
   const Value *first = input(node, 1);
   Meaning of = first && m->of[first->id].kind == MEANS_GRAD ? m->of[first->id] : (Meaning){0};
   check_factor(m, node, of.clipped);
@@ -391,16 +408,13 @@ static void rule_norm(Meanings *m, const Node *node) {
     if (v->type.dtype != g->buckets[m->of[v->id].bucket].compute)
       proof_defect(m->proof, "norm", node, v, "step '%s' takes '%s' before it is rounded to %s", node->name, v->name,
                    dtype_name(g->buckets[m->of[v->id].bucket].compute));
-    times[m->of[v->id].bucket]++;
     if (of.shard != m->of[v->id].shard)
       proof_defect(m->proof, "norm", node, v, "step '%s' mixes whole gradients and shards: the sum over ranks counts the whole ones more than once",
                    node->name);
     if (of.clipped != m->of[v->id].clipped)
       proof_defect(m->proof, "norm", node, v, "step '%s' mixes gradients that are clipped and that are not", node->name);
   }
-  for (size_t b = 0; b < g->n_buckets; b++)
-    if (times[b] != (g->buckets[b].trainable ? 1 : 0))
-      proof_defect(m->proof, "norm", node, m->buckets[b].param, "step '%s' takes the gradient of bucket %zu %d times", node->name, b, times[b]);
+  meanings_norm_covers(m, node);
   mean(m, output(node, 0), (Meaning){.kind = MEANS_LIMBS, .bucket = -1, .over_ranks = !of.shard, .over_micro = true, .clipped = of.clipped});
 }
 
@@ -408,7 +422,10 @@ static void rule_clip(Meanings *m, const Node *node) {
   const Value *limbs = input(node, 1);
   bool clipped = limbs && m->of[limbs->id].kind == MEANS_LIMBS && m->of[limbs->id].clipped;
   check_factor(m, node, clipped);
-  if (meaning_expect(m, node, limbs, MEANS_LIMBS, "squared norm")) check_complete(m, node, limbs);
+  if (meaning_expect(m, node, limbs, MEANS_LIMBS, "squared norm")) {
+    check_complete(m, node, limbs);
+    if (!limbs->producer || limbs->producer->op != &op_AllReduce) meanings_norm_complete(m, node, limbs);
+  }
   mean(m, output(node, 0), (Meaning){.kind = MEANS_NORM, .bucket = -1, .clipped = clipped});
   mean(m, output(node, 1), (Meaning){.kind = MEANS_SCALE, .bucket = -1, .clipped = clipped});
   if (!clipped) m->clip = node;
@@ -422,6 +439,10 @@ static void rule_rate(Meanings *m, const Node *node) {
 
 typedef struct Rule { const Op *op; Phase first, last; void (*follow)(Meanings *m, const Node *node); } Rule;
 static const Rule rules[] = {
+    {&op_Fetch, PHASE_INIT, PHASE_UPDATE, meanings_fetch},
+    {&op_Offload, PHASE_INIT, PHASE_UPDATE, meanings_offload},
+    {&op_Cut, PHASE_UPDATE, PHASE_UPDATE, meanings_cut},
+    {&op_Join, PHASE_INIT, PHASE_UPDATE, meanings_join},
     {&op_Load, PHASE_INIT, PHASE_INIT, rule_load},
     {&op_Fill, PHASE_INIT, PHASE_INIT, rule_fill},
     {&op_Unpack, PHASE_MICRO, PHASE_MICRO, rule_unpack},
@@ -486,6 +507,7 @@ static Rule rule_of(const Node *node) {
     if (rules[i].op == node->op) return rules[i];
   if (node->op == &op_Mul && node->phase == PHASE_UPDATE) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, rule_share};
   if (node->op == &op_Cast && node->phase == PHASE_UPDATE) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, rule_cast};
+  if (node->op == &op_Add && node->phase == PHASE_UPDATE) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, meanings_norm_sum};
   if (node->op->flags & OP_OPTIMIZER) return (Rule){node->op, PHASE_UPDATE, PHASE_UPDATE, meanings_check_optimizer};
   return (Rule){node->op, PHASE_MICRO, PHASE_MICRO, rule_model};
 }

@@ -37,10 +37,16 @@ typedef struct Meaning {
   bool over_ranks;     // GRAD, PAIR, LIMBS, TENSOR_LIMBS, STATISTICS: summed over the ranks
   bool over_micro;     // GRAD, PAIR, STATISTICS: summed over the rank's micro-batches
   const Value *buffer; // STATISTICS
+  bool cut;            // a window of it, from element `lo` on (of the rank's part)
+  int64_t lo;
+  const Value *root;   // what it was fetched or cut from: the whole, where it lasts; NULL: itself
+  const Node *source;  // FILL, STATE, PARTIAL: the step of init that made it
 } Meaning;
 
 typedef struct BucketProof {
   const Value *param, *narrow;     // loaded at start; narrow: the 16-bit copy, where the model reads one
+  int64_t updated;                 // elements that an optimizer step has taken so far
+  const Value *grad;               // what was clipped by value
   const Node *pack, *reduction;
   const Node *optimizer;           // the first step, which takes the gradient
   const Node *apply;               // the one that makes the new parameters; the same, or a later one
@@ -53,6 +59,7 @@ typedef struct Meanings {
   uint32_t *carriers;              // per value: how many become it
   BucketProof *buckets;
   int64_t count;                   // micro-batches per rank
+  struct Covered **covered;        // per squared norm: what it is of (verify_offload.c)
   const Node *mean, *clip;         // the loss and the norm that are reported
 } Meanings;
 
@@ -72,6 +79,20 @@ void meanings_tensor_norms(Meanings *m, const Node *node);
 void meanings_apply(Meanings *m, const Node *node);
 // Is a flat value of a bucket called and placed as checkpoints look for it: role, bucket, "bucket.B.WHAT", shard or whole?
 void meanings_check_label(Meanings *m, const Value *v, Role role, int32_t bucket, bool shard, const char *what);
+
+// Transfers between tiers and windows (verify_offload.c).
+void meanings_fetch(Meanings *m, const Node *node);
+void meanings_offload(Meanings *m, const Node *node);
+void meanings_cut(Meanings *m, const Node *node);
+void meanings_join(Meanings *m, const Node *node);
+void meanings_norm_sum(Meanings *m, const Node *node);
+
+// What a SquaredNorm is of; that it, or a sum of such, is of all trainable gradients, each once.
+void meanings_norm_covers(Meanings *m, const Node *node);
+void meanings_norm_complete(Meanings *m, const Node *node, const Value *limbs);
+
+// `v`, made by init, may be the parameters of a bucket, their narrow copy or their average, where they stay.
+void meanings_loaded(Meanings *m, const Node *node, const Value *v);
 
 void meanings_ema(Meanings *m, const Node *node);
 void meanings_factored_sums(Meanings *m, const Node *node);

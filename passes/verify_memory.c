@@ -171,7 +171,7 @@ static bool inside_own_shard(Memory *m, const Value *v) {
 
 // Where a gather that copies puts its result; -1: the node is none.
 static int32_t copies_into(const Memory *m, const Node *node) {
-  bool copies = m->proof->graph->recipe.processes > 1 && node_is_gather(node) && node->n_outputs && is_placed(m, node->outputs[0]);
+  bool copies = node_is_gather_copy(m->proof->graph, node) && node->n_outputs && is_placed(m, node->outputs[0]);
   return copies ? node->outputs[0]->loc.buffer : -1;
 }
 
@@ -185,7 +185,8 @@ static void check_shared_read(Memory *m, const Node *node, const Value *v) {
 static void check_shared_write(Memory *m, const Node *node, const Value *v) {
   if (!is_placed(m, v) || !is_shared(m, v)) return;
   if (copies_into(m, node) >= 0 && !v->loc.rank_stride_bytes) return;
-  if (m->proof->graph->recipe.processes > 1 || !inside_own_shard(m, v)) tell(m, "shared_write", node, v, "is written by every rank to the same bytes", NULL);
+  if (m->proof->graph->recipe.processes > 1 || m->copied[v->loc.buffer] || !inside_own_shard(m, v))
+    tell(m, "shared_write", node, v, "is written by every rank to the same bytes", NULL);
   else if (node->guard != GUARD_WRITE || node->region != v->loc.buffer) tell(m, "unguarded_write", node, v, "is written without a guard while others may read", NULL);
 }
 
@@ -203,12 +204,12 @@ static void follow_copy(Memory *m, const Node *node) {
   int32_t buffer = copies_into(m, node);
   const Value *v = node->n_inputs ? node->inputs[0] : NULL;
   if (buffer >= 0) open_view(m, node, v, buffer);
-  else if (node->op == &op_Release && is_placed(m, v)) close_view(m, node, v, v->loc.buffer);
+  else if (node->op == &op_Release && is_placed(m, v) && m->copied[v->loc.buffer]) close_view(m, node, v, v->loc.buffer);
 }
 
 static void follow_guard(Memory *m, const Node *node) {
   const Graph *g = m->proof->graph;
-  if (g->recipe.processes > 1) follow_copy(m, node);
+  follow_copy(m, node);
   if (node->guard == GUARD_NONE || node->region < 0 || (size_t)node->region >= g->n_buffers) return;
   const Value *v = node->n_inputs ? node->inputs[0] : NULL;
   if (node->guard == GUARD_READ_BEGIN) {
@@ -285,6 +286,19 @@ static bool follow_view(Memory *m, const Node *node, int output) {
   return false;
 }
 
+// Windows joined where they lie: nothing is written, and their bytes are the whole's.
+static bool follow_join(Memory *m, const Node *node) {
+  const Value *whole = node->outputs[0];
+  for (int i = 0; i < node->n_inputs; i++) {
+    Alias a;
+    if (node->op != &op_Join || !is_placed(m, node->inputs[i]) || !node->op->alias(node, 0, i, &a)) return false;
+    Range part = range_of(m, node->inputs[i]), all = range_of(m, whole);
+    if (part.space != all.space || part.lo != all.lo + a.offset_bytes) return false;
+  }
+  write_value(m, whole, node->id);
+  return true;
+}
+
 static void run_step(Memory *m, const Node *node) {
   for (int i = 0; i < node->n_inputs; i++) {
     const Value *v = node->inputs[i];
@@ -299,7 +313,7 @@ static void run_step(Memory *m, const Node *node) {
     const Value *v = node->outputs[o];
     if (!v) continue;
     if (v->loc.buffer < 0) tell(m, "location", node, v, "has no place in memory", NULL);
-    if (!is_placed(m, v) || follow_view(m, node, o)) continue;
+    if (!is_placed(m, v) || follow_view(m, node, o) || follow_join(m, node)) continue;
     check_shared_write(m, node, v);
     write_value(m, v, node->id);
   }
@@ -350,13 +364,17 @@ static void run_phase(Memory *m, Phase phase) {
 }
 
 // What is read after a step: reports, and the gradients that were given to the optimizer.
+static const Value *kept(const Value *v) {       // gradients that live in another tier are read there
+  return v->producer && v->producer->op == &op_Fetch && v->producer->inputs[0] ? v->producer->inputs[0] : v;
+}
+
 static void read_results(Memory *m) {
   const Graph *g = m->proof->graph;
   const Value *const reports[] = {g->loss_report, g->norm_report, g->inverse_count};
   for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
     if (reports[i]) check_holds(m, reports[i]->producer, reports[i]);
   for (size_t i = 0; i < g->n_nodes; i++)
-    if ((g->nodes[i]->op->flags & OP_OPTIMIZER) && g->nodes[i]->n_inputs > 1 && g->nodes[i]->inputs[1]) check_holds(m, g->nodes[i], g->nodes[i]->inputs[1]);
+    if ((g->nodes[i]->op->flags & OP_OPTIMIZER) && g->nodes[i]->n_inputs > 1 && g->nodes[i]->inputs[1]) check_holds(m, g->nodes[i], kept(g->nodes[i]->inputs[1]));
     else if (g->nodes[i]->op == &op_ClipValue && g->nodes[i]->inputs[0]) check_holds(m, g->nodes[i], g->nodes[i]->inputs[0]);
 }
 
@@ -391,22 +409,38 @@ static int by_place(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-// Shared buffers are read and written by ranks that are at different steps: they may share bytes with nothing, ever. Where only gathers write them (of
-// several processes), the ranks meet.
+// Per buffer: does a gather copy into it?
+static bool *find_copies(Proof *p) {
+  const Graph *g = p->graph;
+  bool *copied = ARENA_ARRAY(p->arena, bool, g->n_buffers);
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Value *v = node_is_gather_copy(g, g->nodes[i]) && g->nodes[i]->n_outputs ? g->nodes[i]->outputs[0] : NULL;
+    if (v && p->placed[v->id]) copied[v->loc.buffer] = true;
+  }
+  return copied;
+}
+
+// Shared buffers are read and written by ranks that are at different steps: they may share bytes with nothing, ever. Where only gathers write them, the
+// ranks meet: such buffers may lie over each other.
 static void check_shared_buffers(Proof *p) {
   const Graph *g = p->graph;
-  if (g->recipe.processes > 1) return;
-  const Buffer **shared = ARENA_ARRAY(p->arena, const Buffer *, g->n_buffers), *widest = NULL;     // widest: the one that reaches farthest so far
+  const bool *copied = find_copies(p);
+  const Buffer **shared = ARENA_ARRAY(p->arena, const Buffer *, g->n_buffers), *widest[2] = {NULL};     // that reaches farthest so far: guarded, copied
   size_t n = 0;
   for (size_t i = 0; i < g->n_buffers; i++)
     if (g->buffers[i].scope == SCOPE_PROCESS && g->buffers[i].bytes) shared[n++] = &g->buffers[i];
   qsort(shared, n, sizeof *shared, by_place);
   for (size_t i = 0; i < n; i++) {
     const Buffer *b = shared[i];
-    bool same_tier = widest && widest->tier == b->tier;
-    if (same_tier && b->offset_bytes < widest->offset_bytes + widest->bytes)
-      proof_defect(p, "overwritten", NULL, NULL, "shared buffers '%s' and '%s' overlap", widest->name, b->name);
-    if (!same_tier || b->offset_bytes + b->bytes > widest->offset_bytes + widest->bytes) widest = b;
+    bool copy = copied[b - g->buffers];
+    for (int k = 0; k < 2; k++) {
+      const Buffer *before = widest[k];
+      if (before && before->tier != b->tier) widest[k] = before = NULL;
+      if (before && !(k && copy) && b->offset_bytes < before->offset_bytes + before->bytes)
+        proof_defect(p, "overwritten", NULL, NULL, "shared buffers '%s' and '%s' overlap", before->name, b->name);
+    }
+    const Buffer **own = &widest[copy];
+    if (!*own || b->offset_bytes + b->bytes > (*own)->offset_bytes + (*own)->bytes) *own = b;
   }
 }
 

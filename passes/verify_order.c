@@ -330,9 +330,22 @@ static bool is_view_in_place(const Proof *p, const Node *node, int output) {
   return v->loc.offset_bytes == in->loc.offset_bytes + alias.offset_bytes && v->loc.rank_stride_bytes == in->loc.rank_stride_bytes + stride;
 }
 
+// Nor for a Join whose parts lie where it wants them.
+static bool is_joined_in_place(const Proof *p, const Node *node) {
+  const Value *whole = node->op == &op_Join ? node->outputs[0] : NULL;
+  for (int i = 0; whole && i < node->n_inputs; i++) {
+    const Value *part = node->inputs[i];
+    Alias a;
+    if (!part || !p->placed[part->id] || !node->op->alias(node, 0, i, &a) || part->loc.buffer != whole->loc.buffer ||
+        part->loc.offset_bytes != whole->loc.offset_bytes + a.offset_bytes || part->loc.rank_stride_bytes != whole->loc.rank_stride_bytes)
+      return false;
+  }
+  return whole != NULL;
+}
+
 static void access_step(Order *o, const Node *node) {
   const Graph *g = o->proof->graph;
-  bool runs = node->guard != GUARD_READ_BEGIN && node->op != &op_Release, views = node->n_outputs > 0;
+  bool runs = node->guard != GUARD_READ_BEGIN && node->op != &op_Release && !is_joined_in_place(o->proof, node), views = node->n_outputs > 0;
   bool *in_place = ARENA_ARRAY(o->proof->arena, bool, node->n_outputs);
   for (int i = 0; i < node->n_outputs; i++) {
     in_place[i] = !node->outputs[i] || is_view_in_place(o->proof, node, i);

@@ -15,12 +15,15 @@
 
 // A state: this bucket's, of this step alone, carried by its own output.
 static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
-  const Value *v = node->inputs[i], *next = i - IN_STATE + 1 < node->n_outputs ? node->outputs[i - IN_STATE + 1] : NULL;
-  if (!v) return;
-  Meaning meaning = m->of[v->id];
-  bool shard = param.shard && state_is_cut(v->state_shape);
+  const Value *at = node->inputs[i], *next = i - IN_STATE + 1 < node->n_outputs ? node->outputs[i - IN_STATE + 1] : NULL;
+  if (!at) return;
+  Meaning meaning = m->of[at->id];
+  const Value *v = meaning.root ? meaning.root : at;       // where it lives
+  bool shard = param.shard && state_is_cut(v->state_shape), here = v == at;
   bool begins = meaning.kind == MEANS_FILL || (meaning.kind == MEANS_STATE && meaning.bucket == param.bucket && meaning.shard == shard && !meaning.updated);
-  if (!begins || v->role != ROLE_STATE || v->bucket != param.bucket || !next || next->carry != v || m->carriers[v->id] != 1) {
+  int64_t blocks = v->state_shape == STATE_BLOCKS ? STATE_BLOCK_ELEMS : 1;
+  if (meaning.cut != param.cut || meaning.lo * blocks != param.lo) begins = false;
+  if (!begins || v->role != ROLE_STATE || v->bucket != param.bucket || !next || (here && next->carry != v) || m->carriers[v->id] != 1) {
     proof_defect(m->proof, "wrong_state", node, v, "step '%s' takes '%s' for state %d of bucket %d, which is none that it carries on itself",
                  node->name, v->name, i - IN_STATE,
                  param.bucket);
@@ -28,26 +31,31 @@ static void check_state(Meanings *m, const Node *node, int i, Meaning param) {
   }
   int64_t elems = state_start(v->state_shape, &m->graph->buckets[param.bucket], m->graph->buckets[param.bucket].n_params);
   if (shard) elems /= m->proof->ranks;
-  if (type_elems(&v->type) != elems || next->state_shape != v->state_shape)
+  if (type_elems(&v->type) != elems || (here && next->state_shape != v->state_shape))
     proof_defect(m->proof, "wrong_state", node, v, "'%s' has %" PRId64 " elements; a state of %s has %" PRId64, v->name, type_elems(&v->type),
                  state_shape_name(v->state_shape), elems);
   bool may_start_above_zero = node->op == &op_Adagrad || node->op == &op_ModelAdagrad;
-  if (meaning.kind == MEANS_FILL && !may_start_above_zero && strtod(attr_string(v->producer, "value"), NULL) != 0)
-    proof_defect(m->proof, "wrong_state", node, v, "'%s' starts at %s; states of %s start at 0", v->name, attr_string(v->producer, "value"),
+  if (meaning.kind == MEANS_FILL && !may_start_above_zero && strtod(attr_string(meaning.source, "value"), NULL) != 0)
+    proof_defect(m->proof, "wrong_state", node, v, "'%s' starts at %s; states of %s start at 0", v->name, attr_string(meaning.source, "value"),
                  node->op->name);
-  if (meaning.kind == MEANS_STATE && (!v->state_name || strcmp(attr_string(v->producer, "state"), v->state_name)))
-    proof_defect(m->proof, "wrong_state", node, v, "'%s' is loaded from the state '%s'", v->name, attr_string(v->producer, "state"));
-  for (int k = IN_STATE; k < i; k++)
-    if (node->inputs[k] && v->state_name && node->inputs[k]->state_name && !strcmp(node->inputs[k]->state_name, v->state_name))
-      proof_defect(m->proof, "wrong_state", node, v, "'%s' and '%s' are both stored as '%s'", node->inputs[k]->name, v->name, v->state_name);
-  m->of[v->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = shard};
-  m->of[next->id] = (Meaning){.kind = MEANS_STATE, .bucket = param.bucket, .shard = shard, .updated = true};
+  if (meaning.kind == MEANS_STATE && meaning.source && (!v->state_name || strcmp(attr_string(meaning.source, "state"), v->state_name)))
+    proof_defect(m->proof, "wrong_state", node, v, "'%s' is loaded from the state '%s'", v->name, attr_string(meaning.source, "state"));
+  for (int k = IN_STATE; k < i; k++) {
+    const Value *other = !node->inputs[k] ? NULL : m->of[node->inputs[k]->id].root ? m->of[node->inputs[k]->id].root : node->inputs[k];
+    if (other && v->state_name && other->state_name && !strcmp(other->state_name, v->state_name))
+      proof_defect(m->proof, "wrong_state", node, v, "'%s' and '%s' are both stored as '%s'", other->name, v->name, v->state_name);
+  }
+  Meaning state = {.kind = MEANS_STATE, .bucket = param.bucket, .shard = shard, .cut = meaning.cut, .lo = meaning.lo, .root = meaning.root};
+  m->of[at->id] = state;
+  state.updated = true;
+  state.root = v;
+  m->of[next->id] = state;
 }
 
 static void check_gradient(Meanings *m, const Node *node, const Value *grad, Meaning param) {
   Meaning meaning = grad ? m->of[grad->id] : (Meaning){0};
   const Value *p = node->inputs[IN_PARAM];
-  if (meaning.kind != MEANS_GRAD || meaning.bucket != param.bucket || meaning.shard != param.shard) {
+  if (meaning.kind != MEANS_GRAD || meaning.bucket != param.bucket || meaning.shard != param.shard || meaning.cut != param.cut || meaning.lo != param.lo) {
     proof_defect(m->proof, "wrong_gradient", node, p, "step '%s' updates '%s' with '%s', which is no such gradient of bucket %d but %s", node->name,
                  p->name,
                  grad ? grad->name : "nothing", param.bucket, meaning_name(meaning.kind));
@@ -68,10 +76,14 @@ void meanings_check_optimizer(Meanings *m, const Node *node) {
   if (meaning.narrow)
     proof_defect(m->proof, "wrong_parameter", node, param, "step '%s' updates '%s', the narrow copy of bucket %d and not its parameters", node->name, param->name,
                  meaning.bucket);
-  if (meaning.updated || bucket->optimizer)
+  if (meaning.updated || bucket->updated > meaning.lo)
     proof_defect(m->proof, "updated_twice", node, param, "bucket %d is updated by step %u and by step %u", meaning.bucket,
                  bucket->optimizer ? bucket->optimizer->id : 0,
                  node->id);
+  if (bucket->updated < meaning.lo)
+    proof_defect(m->proof, "never_updated", node, param, "no step updates elements [%" PRId64 ", %" PRId64 ") of bucket %d before step '%s'", bucket->updated, meaning.lo,
+                 meaning.bucket, node->name);
+  bucket->updated = meaning.lo + type_elems(&param->type);
   bucket->optimizer = node;
   check_gradient(m, node, node->inputs[IN_GRAD], meaning);
   const Value *grad = node->inputs[IN_GRAD], *scale = node->inputs[IN_SCALE];
@@ -97,9 +109,10 @@ static void check_carry(Meanings *m, const Value *v) {
   Meaning from = m->of[v->id], into = m->of[to->id];
   bool right;
   switch (from.kind) {
-  case MEANS_PARAM: right = from.updated && !into.updated && into.kind == MEANS_PARAM && from.bucket == into.bucket &&
+  case MEANS_PARAM: right = !from.cut && from.updated && !into.updated && into.kind == MEANS_PARAM && from.bucket == into.bucket &&
       from.shard == into.shard && from.narrow == into.narrow; break;
-  case MEANS_STATE: case MEANS_PARTIAL: case MEANS_AVERAGE: right = true; break;       // by its step's rule
+  case MEANS_STATE: case MEANS_AVERAGE: right = !from.cut && from.updated && (!from.root || from.root == to); break;      // and by its step's rule
+  case MEANS_PARTIAL: right = !from.root || from.root == to; break;
   case MEANS_STATISTICS: right = from.updated && v->role == ROLE_BUFFER && to->role == ROLE_BUFFER && from.buffer == to; break;
   default: right = false;
   }
@@ -130,14 +143,18 @@ static void check_labels(Meanings *m, int32_t b) {
   const Node *node = bucket->optimizer;
   if (bucket->param) meanings_check_label(m, bucket->param, ROLE_PARAM, b, m->of[bucket->param->id].shard, "param");
   if (bucket->narrow) meanings_check_label(m, bucket->narrow, ROLE_NARROW, b, m->of[bucket->narrow->id].shard, "narrow");
-  for (int i = IN_STATE; node && i < node->n_inputs; i++)
-    if (node->inputs[i] && m->of[node->inputs[i]->id].kind == MEANS_STATE)
-      meanings_check_label(m, node->inputs[i], ROLE_STATE, b, m->of[node->inputs[i]->id].shard, node->inputs[i]->state_name);
+  for (int i = IN_STATE; node && i < node->n_inputs; i++) {
+    const Value *v = node->inputs[i];
+    Meaning of = v ? m->of[v->id] : (Meaning){0};
+    if (of.kind == MEANS_STATE && of.root) v = of.root;
+    if (of.kind == MEANS_STATE) meanings_check_label(m, v, ROLE_STATE, b, of.shard, v->state_name);
+  }
   const Value *grad = node ? node->inputs[IN_GRAD] : NULL;
   if (!grad || m->of[grad->id].kind != MEANS_GRAD) return;
+  if (m->of[grad->id].root) grad = m->of[grad->id].root;
   bool clipped = m->of[grad->id].clipped;
   meanings_check_label(m, grad, ROLE_GRAD, b, m->of[grad->id].shard, clipped ? "grad.clipped" : "grad");
-  if (clipped) meanings_check_label(m, grad->producer->inputs[0], ROLE_GRAD, b, m->of[grad->id].shard, "grad");
+  if (clipped && bucket->grad) meanings_check_label(m, bucket->grad, ROLE_GRAD, b, m->of[grad->id].shard, "grad");
 }
 
 static void check_report(Meanings *m, const Value *v, MeaningKind kind, const char *what) {

@@ -294,6 +294,7 @@ static void prove(Proof *proof) {
   for (size_t b = 0; b < program->n_buckets; b++) check_bucket(proof, b);
   check_owners(proof);
   check_recipe(proof);
+  if (proof->sound) proof_tiers(proof);
   if (proof->sound) proof_ownership(proof);
   if (proof->sound) proof_recompute(proof);
   if (proof->sound) proof_memory(proof);

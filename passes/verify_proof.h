@@ -29,6 +29,9 @@ void proof_ownership(Proof *proof);
 // Steps that compute a forward step again do what that one does, on what it reads. The proof must be sound.
 void proof_recompute(Proof *proof);
 
+// Only transfers touch what does not lie on the device.
+void proof_tiers(Proof *proof);
+
 // Executes the steps on symbolic memory of several ranks, in the order of their ids.
 void proof_memory(Proof *proof);
 

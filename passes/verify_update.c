@@ -100,13 +100,15 @@ void meanings_ema(Meanings *m, const Node *node) {
   const Value *param = input(node, 0), *average = input(node, 1), *next = node->outputs[0];
   if (!meaning_expect(m, node, param, MEANS_PARAM, "parameters") || !meaning_expect(m, node, average, MEANS_AVERAGE, "moving average")) return;
   Meaning p = m->of[param->id], a = m->of[average->id];
-  if (!p.updated || a.updated || p.bucket != a.bucket || p.shard != a.shard)
+  const Value *root = a.root ? a.root : average;
+  if (!p.updated || a.updated || p.bucket != a.bucket || p.shard != a.shard || p.cut != a.cut || p.lo != a.lo)
     proof_defect(m->proof, "wrong_input", node, param, "step '%s' moves the average of bucket %d towards %s parameters of bucket %d, or mixes a shard and a whole",
                  node->name, a.bucket, p.updated ? "the" : "the old", p.bucket);
-  if (!next || next->carry != average || m->carriers[average->id] != 1)
+  if (!next || (root == average && next->carry != average) || m->carriers[root->id] != 1)
     proof_defect(m->proof, "wrong_state", node, average, "step '%s' makes an average of '%s' that does not become it", node->name, average->name);
-  meanings_check_label(m, average, ROLE_STATE, a.bucket, a.shard, "ema");
+  meanings_check_label(m, root, ROLE_STATE, a.bucket, a.shard, "ema");
   a.updated = true;
+  a.root = root;
   if (next) m->of[next->id] = a;
 }
 

@@ -27,7 +27,7 @@ static double learning_rate(const Executor *e, int64_t step) {
 Status executor_switch_variant(RankState *r, int variant) {
   if (variant == r->variant) return NULL;
   r->variant = variant;
-  return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->memory, &r->process->memory);
+  return step_program_place_constants(r->executor->variants[variant], false, r->rank, &r->arenas);
 }
 
 static Status run_micro(RankState *r, int64_t j) {
@@ -84,33 +84,35 @@ static Status run_training_step(RankState *r) {
   return NULL;
 }
 
-static void place_programs(RankState *r) {
+static Status place_programs(RankState *r) {
   for (; r->n_placed < r->n_prepared; r->n_placed++)
-    step_program_place(&r->programs[r->n_placed], r->executor->variants[r->n_placed], r->rank, &r->memory, &r->process->memory);
+    TRY(step_program_place(&r->programs[r->n_placed], r->executor->variants[r->n_placed], r->rank, &r->arenas, r->swap));
+  return NULL;
 }
 
 static Status place_rank(RankState *r) {
   Executor *e = r->executor;
-  arena_memory_populate(&r->memory, 0, 1);
-  arena_memory_populate(&r->process->memory, r->local, e->n_here / e->n_processes);
+  for (int tier = 0; tier < MEMORY_TIERS; tier++) {
+    arena_memory_populate(&r->memory[tier], 0, 1);
+    arena_memory_populate(&r->process->memory[tier], r->local, e->n_here / e->n_processes);
+  }
   TRY(r->comm->ops->barrier(r->comm));           // a page that another rank populates later would be zeroed under our constants
-  place_programs(r);
-  return step_program_place_constants(e->graph, true, r->rank, &r->memory, &r->process->memory);
+  TRY(place_programs(r));
+  return step_program_place_constants(e->graph, true, r->rank, &r->arenas);
 }
 
-static int64_t planned_bytes(const Executor *e, Scope scope) {
+static int64_t arena_bytes(const Executor *e, Scope scope, Tier tier) {
   int64_t most = 0;
   for (int v = 0; v < e->n_variants; v++) {
-    int64_t bytes = plan_arena_bytes(e->variants[v], scope);
+    int64_t bytes = plan_arena_bytes(e->variants[v], scope, tier);
     if (bytes > most) most = bytes;
   }
   return most;
 }
 
 static Status extend_rank(RankState *r) {
-  TRY(arena_memory_grow(&r->memory, planned_bytes(r->executor, SCOPE_RANK)));
-  place_programs(r);
-  return NULL;
+  for (int tier = 0; tier < MEMORY_TIERS; tier++) TRY(arena_memory_grow(&r->memory[tier], arena_bytes(r->executor, SCOPE_RANK, (Tier)tier)));
+  return place_programs(r);
 }
 
 // One rank at a time: the matrix library finds primitives that another rank has made in a cache of the process.
@@ -338,21 +340,45 @@ static Status check_room(const Executor *e, int64_t needed, MemoryRoom room) {
        (double)needed / (1 << 20), room.bytes, (double)room.bytes / (1 << 20), room.by, advice(e, text, sizeof text));
 }
 
+// Of a process.
+static int64_t tier_bytes(const Executor *e, Tier tier) {
+  return bytes_add(bytes_times(arena_bytes(e, SCOPE_RANK, tier), e->n_here / e->n_processes), arena_bytes(e, SCOPE_PROCESS, tier));
+}
+
+static int64_t memory_bytes(const Executor *e) { return bytes_add(tier_bytes(e, TIER_DEVICE), tier_bytes(e, TIER_HOST)); }
+
+static Status create_swap(Executor *e) {
+  int64_t rank_bytes = arena_bytes(e, SCOPE_RANK, TIER_NVME), bytes = tier_bytes(e, TIER_NVME);
+  if (!rank_bytes) return NULL;
+  if (!e->options.swap_dir)
+    FAIL(USAGE, NULL, "the plan keeps %" PRId64 " bytes (%.1f MiB) on disk, and nobody says where: --swap-dir DIR", bytes, (double)bytes / (1 << 20));
+  for (int p = 0; p < e->n_processes; p++)
+    TRY(swap_create(e->options.swap_dir, bytes, e->n_here / e->n_processes, &e->options.swap, &e->processes[p].swap));
+  for (int r = 0; r < e->n_here; r++) {
+    RankState *rank = &e->ranks[r];
+    rank->swap = swap_channel(rank->process->swap, rank->local);
+    rank->arenas.swap_bytes = rank_bytes * rank->local;
+  }
+  return NULL;
+}
+
 static Status create_memory(Executor *e) {
-  int64_t rank_bytes = planned_bytes(e, SCOPE_RANK), process_bytes = planned_bytes(e, SCOPE_PROCESS);
   MemoryRoom room = memory_room(""), addresses = memory_address_room();
-  e->memory.arena_planned_bytes = e->n_here / e->n_processes * rank_bytes + process_bytes;
-  TRY(check_room(e, bytes_times(e->memory.arena_planned_bytes, e->n_processes), room));
-  TRY(check_room(e, bytes_times(e->memory.arena_planned_bytes, e->n_processes), addresses));
+  for (int tier = 0; tier < TIER_COUNT; tier++) e->memory.tiers[tier].planned_bytes = tier_bytes(e, (Tier)tier);
+  TRY(check_room(e, bytes_times(memory_bytes(e), e->n_processes), room));
+  TRY(check_room(e, bytes_times(memory_bytes(e), e->n_processes), addresses));
   int64_t reserve = RESERVE_BYTES_MAX;
   if (room.bytes < reserve) reserve = room.bytes;
-  if (addresses.bytes / 2 / e->n_here < reserve) reserve = addresses.bytes / 2 / e->n_here;
+  if (addresses.bytes / (2 * MEMORY_TIERS) / e->n_here < reserve) reserve = addresses.bytes / (2 * MEMORY_TIERS) / e->n_here;
   if (!e->options.grows) reserve = 0;
   process_peak_reset();
   e->memory.rss_before_arena_bytes = process_resident_bytes();
-  for (int p = 0; p < e->n_processes; p++) TRY(arena_memory_create(process_bytes, 0, &e->processes[p].memory));
-  for (int r = 0; r < e->n_here; r++) TRY(arena_memory_create(rank_bytes, reserve, &e->ranks[r].memory));
-  return NULL;
+  for (int tier = 0; tier < MEMORY_TIERS; tier++) {
+    for (int p = 0; p < e->n_processes; p++) TRY(arena_memory_create(arena_bytes(e, SCOPE_PROCESS, (Tier)tier), 0, &e->processes[p].memory[tier]));
+    for (int r = 0; r < e->n_here; r++) TRY(arena_memory_create(arena_bytes(e, SCOPE_RANK, (Tier)tier), reserve, &e->ranks[r].memory[tier]));
+  }
+  for (int r = 0; r < e->n_here; r++) e->ranks[r].arenas = (Arenas){.rank = e->ranks[r].memory, .process = e->ranks[r].process->memory};
+  return create_swap(e);
 }
 
 // Room for the programs of the first n variants, on every rank.
@@ -381,15 +407,15 @@ Status executor_add_variant(Executor *e, const Graph *variant) {
   if (!e->options.grows) FAIL(USAGE, NULL, "this executor was not created to grow");
   if (e->failed) FAIL(RANK, NULL, "the executor has stopped after an error");
   TRY(take_variants(e, &variant, 1));
-  int64_t needed = e->n_here / e->n_processes * planned_bytes(e, SCOPE_RANK) + planned_bytes(e, SCOPE_PROCESS);
-  Status status = check_room(e, bytes_times(needed - e->memory.arena_planned_bytes, e->n_processes), memory_room(""));
+  int64_t needed = memory_bytes(e), had = e->memory.tiers[TIER_DEVICE].planned_bytes + e->memory.tiers[TIER_HOST].planned_bytes;
+  Status status = check_room(e, bytes_times(needed - had, e->n_processes), memory_room(""));
   if (status) {
     e->n_variants--;
     return status;
   }
   TRY(executor_command(e, COMMAND_PREPARE));
   TRY(executor_command(e, COMMAND_EXTEND));
-  e->memory.arena_planned_bytes = needed;
+  for (int tier = 0; tier < MEMORY_TIERS; tier++) e->memory.tiers[tier].planned_bytes = tier_bytes(e, (Tier)tier);
   return NULL;
 }
 
@@ -493,12 +519,13 @@ void executor_destroy(Executor *e) {
     for (int v = 0; v < e->ranks[r].n_prepared; v++) step_program_finish(&e->ranks[r].programs[v]);
     comm_delay_destroy(e->ranks[r].link);
     free(e->ranks[r].programs);
-    arena_memory_destroy(&e->ranks[r].memory);
+    for (int tier = 0; tier < MEMORY_TIERS; tier++) arena_memory_destroy(&e->ranks[r].memory[tier]);
     arena_destroy(e->ranks[r].arena);
     status_free(e->ranks[r].status);
   }
   for (int p = 0; e->processes && p < e->n_processes; p++) {
-    arena_memory_destroy(&e->processes[p].memory);
+    for (int tier = 0; tier < MEMORY_TIERS; tier++) arena_memory_destroy(&e->processes[p].memory[tier]);
+    swap_destroy(e->processes[p].swap);
     team_destroy(e->processes[p].team);
   }
   pthread_cond_destroy(&e->done);

@@ -16,6 +16,7 @@
 #include "comm.h"
 #include "loss_scale.h"
 #include "lr_schedule.h"
+#include "swap.h"
 #include "transport.h"
 
 // Fills the data of one micro-batch: out[i].data for graph input i (out[i].type says how much). Called by the rank's own thread, several
@@ -60,11 +61,15 @@ typedef struct ExecutorOptions {
   Comm *(*wrap_comm)(void *self, Comm *comm);   // testing: what rank comm->rank is given in place of its endpoint (comm_delay_create); must outlive
   void *wrap_self;                              // the executor. NULL: the endpoint itself
   struct Trace *trace;      // trace.h: takes down when each step runs; made for the same plan; NULL: none
+  const char *swap_dir;     // folder for the swap file; NULL: plans that need one are refused
+  SwapOptions swap;         // its engine
   bool grows;               // executor_add_variant may be called: address space is reserved for arenas as large as the machine's memory
 } ExecutorOptions;
 
 typedef struct MemoryUse {
-  int64_t arena_planned_bytes, arena_measured_bytes;     // per process; measured = resident, asked of the kernel
+  struct {
+    int64_t planned_bytes, measured_bytes;               // per process; measured: resident in the arenas, or blocks of the swap file, asked of the kernel
+  } tiers[TIER_COUNT];
   int64_t rss_before_arena_bytes, rss_peak_bytes;
 } MemoryUse;
 

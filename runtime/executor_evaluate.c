@@ -19,7 +19,7 @@ static int64_t for_each_carried(RankState *r, Kept *out) {
       for (int o = 0; queue->steps[i].forward && o < node->n_outputs; o++) {
         const Value *v = node->outputs[o];
         if (!v || !v->carry || v->loc.buffer < 0) continue;
-        if (out) out[n] = (Kept){value_address(e->graph, v, r->rank, &r->memory, &r->process->memory), value_bytes(v)};
+        if (out) out[n] = (Kept){value_address(e->graph, v, r->rank, &r->arenas), value_bytes(v)};
         n++;
       }
     }

@@ -22,9 +22,16 @@ static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out
   return NULL;
 }
 
-static char *address(const Executor *e, const Value *v, int rank) {
-  const RankState *r = &e->ranks[rank - e->first_rank];
-  return value_address(e->graph, v, rank, &r->memory, &r->process->memory);
+static const RankState *state_of(const Executor *e, int rank) { return &e->ranks[rank - e->first_rank]; }
+
+static char *address(const Executor *e, const Value *v, int rank) { return value_address(e->graph, v, rank, &state_of(e, rank)->arenas); }
+
+// Bytes [at, at + n) of a rank's value, from whatever tier.
+static Status copy_bytes(const Executor *e, const Value *v, int rank, int64_t at, int64_t n, void *out) {
+  const RankState *r = state_of(e, rank);
+  if (v->tier == TIER_NVME) return r->swap->ops->read(r->swap, value_swap_offset(e->graph, v, &r->arenas) + at, out, n);
+  memcpy(out, address(e, v, rank) + at, (size_t)n);
+  return NULL;
 }
 
 // Elements [start, start + n) of a bucket's flat value, wherever its shards lie; of what is whole, this process's own.
@@ -36,7 +43,7 @@ static Status collect(Executor *e, const Value *flat, int64_t start, int64_t n, 
     int64_t rank = cut ? at / shard : e->first_rank, inside = at % shard, m = shard - inside;
     if (m > start + n - at) m = start + n - at;
     if (rank >= e->first_rank && rank < e->first_rank + e->n_here)
-      memcpy((char *)out + (at - start) * width, address(e, flat, (int)rank) + inside * width, (size_t)(m * width));
+      TRY(copy_bytes(e, flat, (int)rank, inside * width, m * width, (char *)out + (at - start) * width));
     at += m;
   }
   return cut ? executor_sum(e, out, n * width) : NULL;
@@ -248,11 +255,15 @@ Status executor_params_hash(Executor *e, char out[33]) {
 
 MemoryUse executor_memory(const Executor *e) {
   MemoryUse use = e->memory;
-  use.arena_measured_bytes = 0;
+  for (int tier = 0; tier < TIER_COUNT; tier++) use.tiers[tier].measured_bytes = 0;
   for (int p = 0, each = e->n_here / e->n_processes; p < e->n_processes; p++) {
-    int64_t bytes = arena_memory_resident(&e->processes[p].memory);
-    for (int r = p * each; r < (p + 1) * each; r++) bytes += arena_memory_resident(&e->ranks[r].memory);
-    if (bytes > use.arena_measured_bytes) use.arena_measured_bytes = bytes;
+    for (int tier = 0; tier < MEMORY_TIERS; tier++) {
+      int64_t bytes = arena_memory_resident(&e->processes[p].memory[tier]);
+      for (int r = p * each; r < (p + 1) * each; r++) bytes += arena_memory_resident(&e->ranks[r].memory[tier]);
+      if (bytes > use.tiers[tier].measured_bytes) use.tiers[tier].measured_bytes = bytes;
+    }
+    int64_t swapped = e->processes[p].swap ? swap_resident(e->processes[p].swap) : 0;
+    if (swapped > use.tiers[TIER_NVME].measured_bytes) use.tiers[TIER_NVME].measured_bytes = swapped;
   }
   use.rss_peak_bytes = process_peak_bytes();
   return use;

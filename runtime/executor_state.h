@@ -8,13 +8,15 @@
 #include "comm_nodes.h"
 #include "rank_queues.h"
 #include "step_program.h"
+#include "swap.h"
 #include "team.h"
 
 // A process of the plan whose ranks this executor runs.
 typedef struct ProcessState {
   Team *team;
   Nodes *nodes;                      // to the other processes; NULL: there are none
-  ArenaMemory memory;                // what its ranks share
+  ArenaMemory memory[MEMORY_TIERS];  // what its ranks share
+  SwapFile *swap;                    // NULL: nothing lies in it
 } ProcessState;
 
 typedef struct RankState {
@@ -30,7 +32,9 @@ typedef struct RankState {
   StepProgram *programs;             // [executor->n_variants]; 0 has all phases, the others phase micro
   int n_prepared, n_placed;          // of them
   int variant;                       // whose constants are in place
-  ArenaMemory memory;
+  ArenaMemory memory[MEMORY_TIERS];
+  Arenas arenas;                     // its memory and the process's
+  Swap *swap;                        // NULL: the plan has nothing in tier NVME
   RunClock clock;                    // kernels see it
   Status status;                     // of the last command
   double micro_ms, update_ms;        // of the last step

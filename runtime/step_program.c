@@ -8,11 +8,21 @@
 
 // ---- Addresses ----------------------------------------------------------------------------------------------------------------
 
-void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
-  const Location *loc = &value->loc;
-  const Buffer *buffer = &graph->buffers[loc->buffer];
-  const ArenaMemory *memory = buffer->scope == SCOPE_PROCESS ? process_memory : rank_memory;
-  return memory->base + buffer->offset_bytes + loc->offset_bytes + rank * loc->rank_stride_bytes;
+static char *buffer_base(const Graph *graph, int32_t index, const Arenas *arenas) {
+  const Buffer *buffer = &graph->buffers[index];
+  if ((int)buffer->tier >= MEMORY_TIERS) return NULL;
+  const ArenaMemory *memory = buffer->scope == SCOPE_PROCESS ? arenas->process : arenas->rank;
+  return memory[buffer->tier].base + buffer->offset_bytes;
+}
+
+void *value_address(const Graph *graph, const Value *value, int rank, const Arenas *arenas) {
+  char *base = buffer_base(graph, value->loc.buffer, arenas);
+  return base ? base + value->loc.offset_bytes + rank * value->loc.rank_stride_bytes : NULL;
+}
+
+int64_t value_swap_offset(const Graph *graph, const Value *value, const Arenas *arenas) {
+  const Buffer *buffer = &graph->buffers[value->loc.buffer];
+  return (int)buffer->tier < MEMORY_TIERS ? 0 : arenas->swap_bytes + buffer->offset_bytes + value->loc.offset_bytes;
 }
 
 // ---- Checks -------------------------------------------------------------------------------------------------------------------
@@ -20,7 +30,9 @@ void *value_address(const Graph *graph, const Value *value, int rank, const Aren
 static Status check_buffers(const Graph *graph) {
   for (size_t b = 0; b < graph->n_buffers; b++) {
     const Buffer *buffer = &graph->buffers[b];
-    if (buffer->tier != TIER_DEVICE) FAIL(UNSUPPORTED, buffer->name, "its buffer lies in tier %s; this runtime has device memory only", tier_name(buffer->tier));
+    if ((unsigned)buffer->tier >= TIER_COUNT) FAIL(MALFORMED, buffer->name, "tier %d does not exist", (int)buffer->tier);
+    if (buffer->tier == TIER_NVME && (buffer->scope != SCOPE_RANK || buffer->offset_bytes % PLAN_PAGE_BYTES))
+      FAIL(MALFORMED, buffer->name, "its buffer at %lld lies on disk: there each rank has its own, at whole pages", (long long)buffer->offset_bytes);
     if (buffer->bytes < 0 || buffer->offset_bytes < 0 || buffer->offset_bytes % BUFFER_ALIGN_BYTES || buffer->offset_bytes > INT64_MAX / 4 - buffer->bytes)
       FAIL(MALFORMED, buffer->name, "its buffer of %lld bytes at %lld has no place in an arena", (long long)buffer->bytes, (long long)buffer->offset_bytes);
   }
@@ -31,6 +43,9 @@ static Status check_value(const Graph *graph, const Value *v, int ranks) {
   const Location *loc = &v->loc;
   if (loc->buffer < 0) return NULL;
   if ((size_t)loc->buffer >= graph->n_buffers) FAIL(MALFORMED, v->name, "it lies in buffer %d of %zu", loc->buffer, graph->n_buffers);
+  if (v->tier != graph->buffers[loc->buffer].tier)
+    FAIL(MALFORMED, v->name, "it is of tier %s and lies in a buffer of tier %s", tier_name(v->tier), tier_name(graph->buffers[loc->buffer].tier));
+  if (v->tier == TIER_NVME && loc->rank_stride_bytes) FAIL(MALFORMED, v->name, "on disk each rank has a part of its own, and the value lies elsewhere for each");
   TRY(type_check(&v->type, v->name));
   int64_t room = graph->buffers[loc->buffer].bytes, bytes = value_bytes(v), end;
   if (loc->offset_bytes < 0 || loc->rank_stride_bytes < 0 || __builtin_mul_overflow(loc->rank_stride_bytes, ranks - 1, &end) ||
@@ -42,8 +57,15 @@ static Status check_value(const Graph *graph, const Value *v, int ranks) {
   return NULL;
 }
 
+// The executor's own: fed, written or read by it.
+static Status check_device(const Value *v) {
+  if (v && v->tier != TIER_DEVICE) FAIL(MALFORMED, v->name, "it lies in tier %s; the executor reads and writes it on the device", tier_name(v->tier));
+  return NULL;
+}
+
 static Status check_control(const Value *v) {
   const char *name = v->name;
+  TRY(check_device(v));
   bool real = !strcmp(name, "tessera.lr") || !strcmp(name, LOSS_SEED);
   Dtype want = real ? DTYPE_F64 : !strcmp(name, "tessera.step") || !strcmp(name, "tessera.micro") ? DTYPE_I64 : DTYPE_NONE;
   if (want == DTYPE_NONE) FAIL(UNSUPPORTED, name, "no control value of this name is known: tessera.lr, tessera.step, tessera.micro, " LOSS_SEED);
@@ -53,14 +75,19 @@ static Status check_control(const Value *v) {
 
 static Status check_report(const Value *v, const char *what) {
   if (!v) return NULL;
+  TRY(check_device(v));
   if (v->type.dtype != DTYPE_F64 || type_elems(&v->type) != 1 || v->loc.buffer < 0) FAIL(MALFORMED, v->name, "the %s report must be one placed double", what);
   return NULL;
 }
 
 static Status check_temporary(const Graph *graph, const Node *n, int32_t buffer, const char *what) {
   if (buffer >= 0 && (size_t)buffer >= graph->n_buffers) FAIL(MALFORMED, n->name, "its %s is buffer %d of %zu", what, buffer, graph->n_buffers);
+  if (buffer >= 0 && graph->buffers[buffer].tier != TIER_DEVICE)
+    FAIL(MALFORMED, n->name, "its %s lies in tier %s, not on the device", what, tier_name(graph->buffers[buffer].tier));
   return NULL;
 }
+
+static bool moves_between_tiers(const Op *op) { return (op->flags & OP_TRANSFER) || op == &op_Cut || op == &op_Join; }
 
 static Status check_node(const Graph *graph, const Node *n) {
   if ((unsigned)n->phase >= PHASE_COUNT) FAIL(MALFORMED, n->name, "phase %d does not exist", (int)n->phase);
@@ -73,6 +100,8 @@ static Status check_node(const Graph *graph, const Node *n) {
   for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
     const Value *v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
     if (v && v->loc.buffer < 0 && !value_const(v)) FAIL(MALFORMED, n->name, "'%s' has no place in memory: the graph is not planned", v->name);
+    if (v && v->tier != TIER_DEVICE && !moves_between_tiers(n->op))
+      FAIL(MALFORMED, n->name, "%s cannot touch '%s', which lies in tier %s", n->op->name, v->name, tier_name(v->tier));
   }
   return NULL;
 }
@@ -105,6 +134,7 @@ Status step_program_check(const Graph *graph) {
     const Value *v = graph->values[i];
     TRY(check_value(graph, v, ranks));
     if (v->role == ROLE_CONTROL && !v->producer) TRY(check_control(v));
+    else if (!v->producer) TRY(check_device(v));
   }
   TRY(check_report(graph->loss_report, "loss"));
   TRY(check_report(graph->norm_report, "norm"));
@@ -224,20 +254,16 @@ Status step_program_prepare(const Graph *graph, bool variant, Arena *arena, Isa 
 typedef struct Place {
   const Graph *graph;
   int rank;
-  const ArenaMemory *rank_memory, *process_memory;
+  const Arenas *arenas;
 } Place;
 
-static void *address(const Place *p, const Value *v) { return value_address(p->graph, v, p->rank, p->rank_memory, p->process_memory); }
+static void *address(const Place *p, const Value *v) { return value_address(p->graph, v, p->rank, p->arenas); }
 
-static void *buffer_address(const Place *p, int32_t index) {
-  if (index < 0) return NULL;
-  const Buffer *b = &p->graph->buffers[index];
-  return (b->scope == SCOPE_PROCESS ? p->process_memory : p->rank_memory)->base + b->offset_bytes;
-}
+static void *buffer_address(const Place *p, int32_t index) { return index < 0 ? NULL : buffer_base(p->graph, index, p->arenas); }
 
 static Tensor tensor_of(const Place *p, const Value *v) {
   if (!v) return (Tensor){.data = NULL, .type = NULL};
-  if (v->loc.buffer >= 0) return (Tensor){.data = address(p, v), .type = &v->type};
+  if (v->loc.buffer >= 0) return (Tensor){.data = address(p, v), .type = &v->type, .offset_bytes = value_swap_offset(p->graph, v, p->arenas)};
   return (Tensor){.data = (void *)v->weight->bytes, .type = &v->type};    // a small constant that only op->infer reads lies in the plan; kernels do not write inputs
 }
 
@@ -246,11 +272,36 @@ static bool is_view_in_place(const Place *p, const Step *step, int o) {
   const Node *n = step->context.node;
   Alias alias;
   if (!node_alias(n, o, ALIAS_VIEW, &alias)) return false;
-  int64_t relative = alias.rank_relative ? p->rank * value_bytes(n->outputs[o]) : 0;
-  return (const char *)step->context.in[alias.input].data + alias.offset_bytes + relative == (const char *)step->context.out[o].data;
+  const Tensor *in = &step->context.in[alias.input], *out = &step->context.out[o];
+  int64_t offset = alias.offset_bytes + (alias.rank_relative ? p->rank * value_bytes(n->outputs[o]) : 0);
+  if (!in->data || !out->data) return !in->data && !out->data && in->offset_bytes + offset == out->offset_bytes;      // both on disk
+  return (const char *)in->data + offset == (const char *)out->data;
 }
 
-static void place_step(const Place *p, Step *step) {
+// Were all parts of a Join made where they are wanted?
+static bool is_joined_in_place(const Step *step) {
+  const KernelContext *c = &step->context;
+  Alias alias;
+  if (c->node->op != &op_Join) return false;
+  for (int i = 0; i < c->n_in; i++) {
+    if (!c->node->op->alias(c->node, 0, i, &alias)) return false;
+    if (c->out[0].data ? (const char *)c->in[i].data != (const char *)c->out[0].data + alias.offset_bytes
+                       : c->in[i].data || c->in[i].offset_bytes != c->out[0].offset_bytes + alias.offset_bytes)
+      return false;
+  }
+  return true;
+}
+
+// Cut and Join move nothing in other tiers: there, windows lie where they belong.
+static Status check_windows(const Node *n) {
+  for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
+    const Value *v = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
+    if (v && v->tier != TIER_DEVICE) FAIL(MALFORMED, n->name, "'%s' lies in tier %s, and not where %s says", v->name, tier_name(v->tier), n->op->name);
+  }
+  return NULL;
+}
+
+static Status place_step(const Place *p, Step *step) {
   KernelContext *c = &step->context;
   const Node *n = c->node;
   Tensor *in = (Tensor *)c->in, *out = (Tensor *)c->out;   // ours: allocated in prepare_all
@@ -260,7 +311,9 @@ static void place_step(const Place *p, Step *step) {
   c->scratch = buffer_address(p, n->scratch);
   bool views = n->n_outputs > 0;
   for (int o = 0; o < n->n_outputs && views; o++) views = !n->outputs[o] || is_view_in_place(p, step, o);
-  if (views) step->run = NULL;
+  if (views || is_joined_in_place(step)) step->run = NULL;
+  if (step->run && (n->op == &op_Cut || n->op == &op_Join)) TRY(check_windows(n));
+  return NULL;
 }
 
 static Status place_const(const Place *p, const Value *v, bool fixed_too) {
@@ -277,10 +330,13 @@ static void *control(const Place *p, const char *name) {
   return v && v->role == ROLE_CONTROL && v->loc.buffer >= 0 ? address(p, v) : NULL;
 }
 
-void step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
-  Place place = {graph, rank, rank_memory, process_memory};
+Status step_program_place(StepProgram *program, const Graph *graph, int rank, const Arenas *arenas, Swap *swap) {
+  Place place = {graph, rank, arenas};
   for (StepQueue *q = program->queues[0]; q < program->queues[PHASE_COUNT]; q++)
-    for (size_t i = 0; i < q->n; i++) place_step(&place, &q->steps[i]);
+    for (size_t i = 0; i < q->n; i++) {
+      q->steps[i].context.swap = swap;
+      TRY(place_step(&place, &q->steps[i]));
+    }
   for (size_t i = 0; i < graph->n_inputs; i++)
     program->inputs[i] = (Tensor){.data = graph->inputs[i]->loc.buffer >= 0 ? address(&place, graph->inputs[i]) : NULL, .type = &graph->inputs[i]->type};
   program->lr = control(&place, "tessera.lr");
@@ -291,10 +347,11 @@ void step_program_place(StepProgram *program, const Graph *graph, int rank, cons
   program->loss = graph->loss_report ? address(&place, graph->loss_report) : NULL;
   program->norm = graph->norm_report ? address(&place, graph->norm_report) : NULL;
   program->clipped = control(&place, "tessera.clipped_norm");
+  return NULL;
 }
 
-Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory) {
-  Place place = {graph, rank, rank_memory, process_memory};
+Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const Arenas *arenas) {
+  Place place = {graph, rank, arenas};
   for (size_t i = 0; i < graph->n_values; i++) TRY(place_const(&place, graph->values[i], fixed_too));
   return NULL;
 }

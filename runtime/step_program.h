@@ -41,8 +41,16 @@ typedef struct StepProgram {
   const double *loss, *norm, *clipped;           // reports; may be NULL. clipped: norm of gradients that were clipped by value
 } StepProgram;
 
-// Where a value lies for a rank. The plan has passed step_program_check.
-void *value_address(const Graph *graph, const Value *value, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
+// Where the arenas of a rank lie: memory of the tiers before NVME, and the start of its part of the swap file.
+enum { MEMORY_TIERS = TIER_NVME };
+typedef struct Arenas {
+  const ArenaMemory *rank, *process;               // [MEMORY_TIERS]
+  int64_t swap_bytes;                              // of the swap file, before the rank's part
+} Arenas;
+
+// Where a value lies for a rank; tier NVME: NULL, and its place in the swap file is value_swap_offset. The plan has passed step_program_check.
+void *value_address(const Graph *graph, const Value *value, int rank, const Arenas *arenas);
+int64_t value_swap_offset(const Graph *graph, const Value *value, const Arenas *arenas);
 
 // Everything that could make a run touch memory outside its arenas, or wait for what never comes, is refused here, by value and numbers: MALFORMED. Tiers and roles that
 // this runtime has no meaning for: UNSUPPORTED.
@@ -52,12 +60,11 @@ MUST_USE Status step_program_check(const Graph *graph);
 // prepared; the others have no steps.
 MUST_USE Status step_program_prepare(const Graph *graph, bool variant, Arena *arena, Isa isa, const RunClock *clock, Comm *comm, const WeightSource *weights,
                                      StepProgram *out);
-// Second half: addresses.
-void step_program_place(StepProgram *program, const Graph *graph, int rank, const ArenaMemory *rank_memory, const ArenaMemory *process_memory);
+// Second half: addresses. `swap`: the rank's channel; NULL: the plan has nothing in tier NVME. MALFORMED: windows in another tier would have to be moved.
+MUST_USE Status step_program_place(StepProgram *program, const Graph *graph, int rank, const Arenas *arenas, Swap *swap);
 
 // Copies the constants of the plan to their places: all, or only those that are not fixed, which other variants have written over.
-MUST_USE Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const ArenaMemory *rank_memory,
-                                             const ArenaMemory *process_memory);
+MUST_USE Status step_program_place_constants(const Graph *graph, bool fixed_too, int rank, const Arenas *arenas);
 void step_program_finish(StepProgram *program);
 
 #endif

@@ -12,6 +12,7 @@
 #include "../ir/hex.h"
 #include "../ir/path.h"
 #include "../passes/accumulate.h"
+#include "../passes/offload.h"
 #include "../passes/optimizer_rules.h"
 #include "../passes/verify_plan.h"
 #include "../runtime/safetensors.h"
@@ -385,6 +386,26 @@ static Status read_recompute(const char *text, CompileOptions *out) {
   return options_read_size("recompute budget", text + strlen(budget), 1, 0x1p60, &out->recompute_bytes);
 }
 
+// "optimizer=host,params=nvme".
+static Status read_offload(const char *text, Tier out[OFFLOAD_COUNT]) {
+  for (const char *at = text ? text : ""; *at;) {
+    size_t length = strcspn(at, ","), name = strcspn(at, "=,");
+    int kind = 0, tier = TIER_HOST;
+    const char *where = at + name + 1;
+    while (kind < OFFLOAD_COUNT && (strlen(offload_name((OffloadKind)kind)) != name || strncmp(offload_name((OffloadKind)kind), at, name))) kind++;
+    size_t rest = name < length ? length - name - 1 : 0;
+    while (tier < TIER_COUNT && (strlen(tier_name((Tier)tier)) != rest || strncmp(tier_name((Tier)tier), where, rest))) tier++;
+    if (kind == OFFLOAD_COUNT || tier == TIER_COUNT)
+      FAIL(USAGE, NULL, "--offload: '%.*s' is not WHAT=WHERE, with optimizer, params, grads or activations for WHAT, and host or nvme for WHERE", (int)length, at);
+    if (out[kind] != TIER_DEVICE) FAIL(USAGE, NULL, "--offload %s: %s is named twice", text, offload_name((OffloadKind)kind));
+    out[kind] = (Tier)tier;
+    at += length + (at[length] == ',');
+  }
+  if (out[OFFLOAD_ACTIVATIONS] != TIER_DEVICE)
+    FAIL(UNSUPPORTED, NULL, "--offload activations: activations stay on the device; optimizer, params and grads can be offloaded, smaller micro-batches need less");
+  return STATUS_OK;
+}
+
 Status flow_compile_options(const Flow *flow, const Options *options, CompileOptions *out) {
   CompileOptions c = compile_options_default();
   c.ranks = (int)options->ranks;
@@ -408,6 +429,8 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.prefetch = options->prefetch;
   TRY(read_recompute(options->recompute, &c));
   c.keep = !strcmp(options->keep, "backward");
+  TRY(read_offload(options->offload, c.offload));
+  c.offload_window_bytes = options->offload_window;
   c.loss = options->loss;
   c.loss_output = options->loss_output;
   c.labels = options->labels;

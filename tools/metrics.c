@@ -163,12 +163,12 @@ static void count_bytes(const Graph *graph, Arena *arena, Metrics *m) {
   t->saved = bytes.saved_bytes;
   t->formula = bytes.formula_bytes;
   t->padded = bytes.padded_param_bytes;
-  t->peak[TIER_DEVICE] = bytes.peak_bytes;
+  t->peak[TIER_DEVICE] = bytes.tiers[TIER_DEVICE].peak_bytes;
   t->lower_bound = plan_lower_bound_bytes(graph, TIER_DEVICE, arena);
-  t->fragmentation = bytes_add(bytes.peak_bytes, -t->lower_bound);
+  t->fragmentation = bytes_add(t->peak[TIER_DEVICE], -t->lower_bound);
   int ranks = graph->recipe.ranks_per_process > 0 ? graph->recipe.ranks_per_process : 1;
-  t->peak_per_rank = bytes_add(bytes.rank_arena_bytes, bytes.process_arena_bytes / ranks);
-  memcpy(t->category, bytes.peak_by_category, sizeof t->category);
+  t->peak_per_rank = bytes_add(bytes.tiers[TIER_DEVICE].rank_arena_bytes, bytes.tiers[TIER_DEVICE].process_arena_bytes / ranks);
+  memcpy(t->category, bytes.tiers[TIER_DEVICE].by_category, sizeof t->category);
 }
 
 Metrics *metrics_read(const Graph *graph, Arena *arena) {

@@ -64,15 +64,15 @@ void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor
   PlanBytes bytes = plan_bytes(program, arena);
   json_write_object(w, "peak_bytes");
   for (int tier = 0; tier < TIER_COUNT; tier++) {
-    bool device = tier == TIER_DEVICE;   // nothing is placed on the other tiers yet
+    const TierBytes *t = &bytes.tiers[tier];
     json_write_object(w, tier_name((Tier)tier));
-    json_write_int(w, "planned", device ? bytes.peak_bytes : 0);
-    if (executor) json_write_int(w, "measured", device ? executor_memory(executor).arena_measured_bytes : 0);
+    json_write_int(w, "planned", t->peak_bytes);
+    if (executor) json_write_int(w, "measured", executor_memory(executor).tiers[tier].measured_bytes);
     int ranks = program->recipe.ranks_per_process > 0 ? program->recipe.ranks_per_process : 1;
-    json_write_int(w, "per_rank", device ? bytes.rank_arena_bytes + bytes.process_arena_bytes / ranks : 0);
+    json_write_int(w, "per_rank", bytes_add(t->rank_arena_bytes, t->process_arena_bytes / ranks));
     json_write_object(w, "by_category");
-    for (int c = 0; device && c < CATEGORY_COUNT; c++)
-      if (bytes.peak_by_category[c]) json_write_int(w, category_name((Category)c), bytes.peak_by_category[c]);
+    for (int c = 0; c < CATEGORY_COUNT; c++)
+      if (t->by_category[c]) json_write_int(w, category_name((Category)c), t->by_category[c]);
     json_write_end_object(w);
     json_write_end_object(w);
   }

@@ -29,6 +29,7 @@
 #include "resume.h"
 #include "schedule_options.h"
 #include "step_log.h"
+#include "swap_options.h"
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
@@ -367,7 +368,7 @@ static Status say_plan_guarded(const Run *run, Arena *arena) {
   fprintf(stderr, "tessera: %s '%s' in %.0f ms: %d rank%s, stage %d, %" PRId64 " micro-batches a step, %s%s, %s; each rank sends %s a step; arenas %s\n",
           run->flow.is_plan ? "read plan" : "compiled", run->options->input, run->flow.compile_ms, mesh_ranks(&program->mesh),
           mesh_ranks(&program->mesh) > 1 ? "s" : "", r->zero, run->micro_batches, r->optimizer ? r->optimizer : "no optimizer",
-          optimizer_reach_text(r->optimizer), r->precision, bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.peak_bytes, peak));
+          optimizer_reach_text(r->optimizer), r->precision, bytes_text(bytes.sent_bytes, sent), bytes_text(bytes.tiers[TIER_DEVICE].peak_bytes, peak));
   if (run->flow.plan.n_variants > 1) fprintf(stderr, "tessera: a program for each of %d shapes of batches\n", run->flow.plan.n_variants);
   if (r->loss_rule) fprintf(stderr, "tessera: loss '%s': %s\n", r->loss_output ? r->loss_output : "?", r->loss_rule);
   char bits[PLAN_BITS_BYTES];
@@ -489,9 +490,10 @@ static Status prepare(Run *run) {
   int each = program->recipe.ranks_per_process, n = run->job.n_transports ? run->job.n_transports : 1;
   ExecutorOptions executor = {
     .seed = run->seed, .deadline_ns = (int64_t)(o->deadline * 1e9), .schedule = &run->schedule, .detect_anomaly = o->detect_anomaly, .first_step = run->first_step,
-    .grows = run->stream && flow_data_may_vary(&run->flow, o, run->data),
+    .grows = run->stream && flow_data_may_vary(&run->flow, o, run->data), .swap_dir = o->swap_dir,
     .transports = run->job.transports, .n_transports = run->job.n_transports,
   };
+  TRY(swap_options_read(o, &executor.swap));
   TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
   TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));

@@ -130,8 +130,8 @@ static Status measure(const Search *s, const Graph *g, Arena *arena, Candidate *
   Simulation sim;
   TRY(simulate_step(g, &s->request.cluster.machine, arena, &sim));
   PlanBytes bytes = plan_bytes(g, arena);
-  for (int t = 0; t < TIER_COUNT; t++) c->bytes[t] = plan_process_bytes(g, (Tier)t);
-  memcpy(c->by_category, bytes.peak_by_category, sizeof c->by_category);
+  for (int t = 0; t < TIER_COUNT; t++) c->bytes[t] = bytes.tiers[t].peak_bytes;
+  memcpy(c->by_category, bytes.tiers[TIER_DEVICE].by_category, sizeof c->by_category);
   c->sent_bytes = bytes.sent_bytes;
   c->samples = batch_size(g) * g->recipe.micro_per_rank * mesh_ranks(&g->mesh);
   c->step_s = sim.step_s;

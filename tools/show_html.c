@@ -242,8 +242,8 @@ static void write_header(JsonWriter *w, const PlanView *v, Arena *arena) {
   for (int p = 0; p < PHASE_COUNT; p++) json_write_int(w, NULL, (int64_t)v->n_steps[p]);
   json_write_end_array(w);
   json_write_object(w, "peak");
-  json_write_int(w, "process", v->bytes.peak_bytes);
-  json_write_int(w, "rank", bytes_add(v->bytes.rank_arena_bytes, v->bytes.process_arena_bytes / ranks));
+  json_write_int(w, "process", v->bytes.tiers[TIER_DEVICE].peak_bytes);
+  json_write_int(w, "rank", bytes_add(v->bytes.tiers[TIER_DEVICE].rank_arena_bytes, v->bytes.tiers[TIER_DEVICE].process_arena_bytes / ranks));
   json_write_end_object(w);
 }
 

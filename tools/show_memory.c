@@ -105,11 +105,12 @@ static void tier_memory(const Style *s, const PlanView *v, const MemoryCurve *cu
 }
 
 void show_memory(const Style *s, const PlanView *v, const PlanSections *sections, Arena *arena) {
+  const TierBytes *device = &v->bytes.tiers[TIER_DEVICE];
   char rank[32], process[32];
   int ranks = v->graph->recipe.ranks_per_process > 0 ? v->graph->recipe.ranks_per_process : 1;
   style_heading(s, "memory", arena_printf(arena, "bytes of a process of %d rank%s when most is live: %s; %s for each rank", ranks, ranks == 1 ? "" : "s",
-                                          bytes_text(v->bytes.peak_bytes, process),
-                                          bytes_text(bytes_add(v->bytes.rank_arena_bytes, v->bytes.process_arena_bytes / ranks), rank)));
+                                          bytes_text(device->peak_bytes, process),
+                                          bytes_text(bytes_add(device->rank_arena_bytes, device->process_arena_bytes / ranks), rank)));
   for (int t = 0; t < v->n_curves && !sections->layer; t++) {
     tier_memory(s, v, &v->curves[t]);
     peak_line(s, v, &v->curves[t]);

@@ -135,8 +135,8 @@ static Status summary_guarded(const Style *s, const Graph *g, Arena *arena) {
   for (size_t i = 0; i < v.n_causes; i++) fprintf(s->to, "%s %s %s", i ? "," : "", v.causes[i].what, bytes_text(v.causes[i].bytes, text));
   fputc('\n', s->to);
   field(s, "memory");
-  fprintf(s->to, "%s a process, %s of it for each rank", bytes_text(v.bytes.peak_bytes, text),
-          bytes_text(bytes_add(v.bytes.rank_arena_bytes, v.bytes.process_arena_bytes / ranks), rank));
+  fprintf(s->to, "%s a process, %s of it for each rank", bytes_text(v.bytes.tiers[TIER_DEVICE].peak_bytes, text),
+          bytes_text(bytes_add(v.bytes.tiers[TIER_DEVICE].rank_arena_bytes, v.bytes.tiers[TIER_DEVICE].process_arena_bytes / ranks), rank));
   for (int t = 0; t < v.n_curves; t++)
     if (v.curves[t].tier == TIER_DEVICE) fprintf(s->to, ", %.4f of the lower bound", curve_above_bound(&v.curves[t]));
   fprintf(s->to, "; 'tessera show' tells more\n");

@@ -78,7 +78,7 @@ static void print_proved(const Options *options, const Proof *p) {
     buffers += p->programs[i]->n_buffers;
     for (size_t b = 0; b < p->programs[i]->n_buckets; b++) params += p->programs[i]->buckets[b].n_params;
     if (bytes.sent_bytes > sent_bytes) sent_bytes = bytes.sent_bytes;
-    if (bytes.peak_bytes > peak_bytes) peak_bytes = bytes.peak_bytes;
+    if (bytes.tiers[TIER_DEVICE].peak_bytes > peak_bytes) peak_bytes = bytes.tiers[TIER_DEVICE].peak_bytes;
   }
   printf("%s: ok\n", options->input);
   if (p->n_programs > 1)

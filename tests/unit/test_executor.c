@@ -121,8 +121,8 @@ static void same_bits_and_predicted_memory(void **state) {
       assert_memory_equal(b.losses, first_losses, sizeof first_losses);
       PlanBytes bytes = plan_bytes(b.program, b.arena);
       MemoryUse use = executor_memory(b.executor);
-      assert_int_equal(use.arena_planned_bytes, bytes.peak_bytes);
-      assert_int_equal(use.arena_measured_bytes, bytes.peak_bytes);
+      assert_int_equal(use.tiers[TIER_DEVICE].planned_bytes, bytes.tiers[TIER_DEVICE].peak_bytes);
+      assert_int_equal(use.tiers[TIER_DEVICE].measured_bytes, bytes.tiers[TIER_DEVICE].peak_bytes);
       assert_true(use.rss_peak_bytes > use.rss_before_arena_bytes);
       assert_int_equal(executor_sent_bytes_per_step(b.executor), bytes.sent_bytes);
       assert_int_equal(executor_copied_bytes_per_step(b.executor), bytes.copied_bytes);
@@ -136,15 +136,15 @@ static void measured_memory_is_measured(void **state) {
   enum { PAGES = 3, PAGE_BYTES = 4096 };
   Bench b;
   start(&b, options_of(2, 3, 4), quick());
-  int64_t planned = executor_memory(b.executor).arena_planned_bytes;
-  assert_int_equal(executor_memory(b.executor).arena_measured_bytes, planned);
-  const ArenaMemory *arenas[] = {&b.executor->ranks[1].memory, &b.executor->processes[0].memory};
+  int64_t planned = executor_memory(b.executor).tiers[TIER_DEVICE].planned_bytes;
+  assert_int_equal(executor_memory(b.executor).tiers[TIER_DEVICE].measured_bytes, planned);
+  const ArenaMemory *arenas[] = {b.executor->ranks[1].memory, b.executor->processes[0].memory};
   for (int64_t gone = PAGES, i = 0; i < 2; i++, gone += PAGES) {
     assert_true(arenas[i]->bytes >= PAGES * PAGE_BYTES);
     assert_int_equal(madvise(arenas[i]->base, (size_t)PAGES * PAGE_BYTES, MADV_DONTNEED), 0);
-    assert_int_equal(executor_memory(b.executor).arena_measured_bytes, planned - gone * PAGE_BYTES);
+    assert_int_equal(executor_memory(b.executor).tiers[TIER_DEVICE].measured_bytes, planned - gone * PAGE_BYTES);
   }
-  assert_int_equal(executor_memory(b.executor).arena_planned_bytes, planned);
+  assert_int_equal(executor_memory(b.executor).tiers[TIER_DEVICE].planned_bytes, planned);
   finish(&b);
 }
 

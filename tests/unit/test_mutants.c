@@ -164,10 +164,10 @@ static Status run_plan(const Base *b, Graph *g, Arena *arena, int patience, Outc
   TRY(read_kept(b, e, &out->kept));
   PlanBytes bytes = plan_bytes(g, arena);
   out->planned_sent = bytes.sent_bytes;
-  out->planned_memory = bytes.peak_bytes;
+  out->planned_memory = bytes.tiers[TIER_DEVICE].peak_bytes;
   out->sent = executor_sent_bytes_per_step(e);
   out->copied = executor_copied_bytes_per_step(e);
-  out->memory = executor_memory(e).arena_measured_bytes;
+  out->memory = executor_memory(e).tiers[TIER_DEVICE].measured_bytes;
   out->end = END_RAN;
   return NULL;
 }
