@@ -544,11 +544,10 @@ Status nodes_create(Team *team, Transport *transport, const NodesOptions *option
 
 Comm *nodes_comm(Nodes *nodes, int local_rank) { return &nodes->lanes[local_rank].base; }
 
-bool nodes_are_well(const Nodes *nodes) { return nodes->well; }
-
-void nodes_destroy(Nodes *nodes) {
-  if (!nodes) return;
+bool nodes_destroy(Nodes *nodes) {
+  if (!nodes) return true;
   if (nodes->started) nodes_thread_end(nodes);
+  bool well = nodes->well;
   nodes->team->on_abort = NULL;
   for (int l = 0; nodes->lanes && l < nodes->ranks; l++) {
     Lane *lane = &nodes->lanes[l];
@@ -569,4 +568,5 @@ void nodes_destroy(Nodes *nodes) {
   free(nodes->late);
   free(nodes->open);
   free(nodes);
+  return well;
 }

@@ -25,10 +25,8 @@ MUST_USE Status nodes_create(Team *team, Transport *transport, const NodesOption
 
 Comm *nodes_comm(Nodes *nodes, int local_rank);          // its rank and size are those of the axis; owned by `nodes`
 
-// Ends the thread. A team that was aborted: the others have been told why, if they can be told. NULL is fine.
-void nodes_destroy(Nodes *nodes);
-
-// Whether the transport is still in step: it may be closed orderly.
-bool nodes_are_well(const Nodes *nodes);
+// Ends the thread, when all processes come to their end, or once those that can be told know why this team was stopped. Returns whether all is well: the
+// transport may be closed orderly. NULL is fine (true).
+bool nodes_destroy(Nodes *nodes);
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../ir/clock.h"
-#include "command.h"
+#include "benches.h"
 #include "swap_options.h"
 
 typedef enum IoKind { IO_WRITE, IO_READ, IO_MIXED, IO_COUNT } IoKind;
@@ -116,8 +116,7 @@ static void print_json(const Bench *b, const SwapInfo *info, int64_t request_byt
   printf("\n");
 }
 
-Status command_bench(const Options *o) {
-  if (!o->input || strcmp(o->input, "io")) FAIL(USAGE, NULL, "say what to measure: tessera bench io");
+Status bench_io(const Options *o) {
   int64_t pages = o->io_size / o->ranks / SWAP_PAGE_BYTES, part_bytes = pages * SWAP_PAGE_BYTES;
   if (!pages) FAIL(USAGE, NULL, "--io-size %" PRId64 " is less than a page of %d bytes for each of %" PRId64 " ranks", o->io_size, SWAP_PAGE_BYTES, o->ranks);
   if (o->io_request % SWAP_PAGE_BYTES) FAIL(USAGE, NULL, "--io-request %" PRId64 ": it must be a multiple of %d", o->io_request, SWAP_PAGE_BYTES);

@@ -21,7 +21,7 @@ MUST_USE Status command_simulate(const Options *options);  // simulate_plan.c
 
 // opt --equivalent (equivalent.c): CHECK when the graphs of options->input and options->equivalent differ.
 MUST_USE Status command_equivalent(const Options *options);
-MUST_USE Status command_bench(const Options *options);     // bench_io.c
+MUST_USE Status command_bench(const Options *options);     // benches.c
 MUST_USE Status command_diff(const Options *options);      // diff.c
 
 // Makes the folders that `path`, a file to be written, is to lie in.

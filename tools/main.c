@@ -36,7 +36,7 @@ static const Command commands[] = {
   {"tune", TUNE | COMPILE, command_tune, "MODEL [options] [--memory SIZE] [--cluster FILE.json]",
    "Searches stage, micro-batch, recomputation, offload, buckets and prefetch for what fits and takes the least time, as predicted.",
    "tessera tune model.onnx --ranks 1024 --memory 80GiB --cluster h100.json"},
-  {"bench", BENCH, command_bench, "io [options]", "Measures what a run would use of this machine: files of tier NVME.",
+  {"bench", BENCH, command_bench, "io|comm [options]", "Measures what a run would use of this machine: files of tier NVME, collectives between ranks.",
    "tessera bench io --swap-dir DIR --io-depth 32"},
   {"config", RUN | COMPILE | CONFIG, command_config, "[MODEL] [options] [--config FILE.json] [--json]",
    "Prints the options that hold, each with who says so: default, file, command line, model.", "tessera config model.onnx --config ds_config.json --ranks 4"},
