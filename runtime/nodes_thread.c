@@ -316,6 +316,6 @@ void nodes_thread_end(Nodes *nodes) {
   transport_signal(nodes->transport);
   pthread_join(nodes->thread, NULL);
   pthread_mutex_destroy(&nodes->mutex);
-  nodes->transport->ops->cancel(nodes->transport, &nodes->control_in.base);
+  for (int i = 0; i < nodes->n_open; i++) nodes->transport->ops->cancel(nodes->transport, &nodes->open[i]->base);      // of a stopped team; and the next control
   nodes->well &= !team_aborted(nodes->team);
 }

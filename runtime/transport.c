@@ -68,14 +68,12 @@ Status transport_exchange(Transport *t, const void *mine, void *all, int64_t byt
     if (p != t->process && messages[t->processes + p].moved_bytes != bytes)
       status = status_fail(STATUS_RANK, NULL, "process %d sent %lld bytes at the start where process %d sent %lld: not the same program", p,
                            (long long)messages[t->processes + p].moved_bytes, t->process, (long long)bytes);
-  if (status) t->kept = messages;       // they may be under way until the endpoint is closed
-  else free(messages);
+  for (int i = 0; i < 2 * t->processes && status; i++)
+    if (i % t->processes != t->process) t->ops->cancel(t, &messages[i]);
+  free(messages);
   return status;
 }
 
 void transport_close(Transport *transport, bool orderly) {
-  if (!transport) return;
-  void *kept = transport->kept;
-  transport->ops->close(transport, orderly);
-  free(kept);
+  if (transport) transport->ops->close(transport, orderly);
 }

@@ -36,7 +36,7 @@ typedef struct TransportOps {
   const char *name;                                               // "threads", "mpi"
   Status (*post)(Transport *transport, TransportMessage *message);
   Status (*progress)(Transport *transport);
-  void (*cancel)(Transport *transport, TransportMessage *message);   // a receive under way that nothing will come for
+  void (*cancel)(Transport *transport, TransportMessage *message);   // withdraws one under way: its record and room are the caller's again. Done: no effect
   void (*close)(Transport *transport, bool orderly);              // orderly: all processes close now, nothing is under way. Frees
 } TransportOps;
 
@@ -45,7 +45,6 @@ struct Transport {
   int process, processes;        // this one; how many
   bool polls;                    // progress must be called to notice anything; else whatever happens signals
   _Atomic uint32_t event, sleepers;                               // futex word
-  void *kept;                    // of a failed exchange: freed once closed
 };
 
 // Wakes who sleeps. Sleeping ends at a signal later than the call that returned `seen`, or after `longest_ns`.

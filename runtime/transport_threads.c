@@ -96,15 +96,16 @@ static Status threads_progress(Transport *transport) {
   return NULL;
 }
 
+// Whoever copies it has its lock: afterwards nobody does.
 static void threads_cancel(Transport *transport, TransportMessage *message) {
-  Endpoint *self = (Endpoint *)transport;
-  pthread_mutex_lock(&self->mutex);
-  for (TransportMessage **at = &self->receives; *at; at = &(*at)->next)
-    if (*at == message) {
-      *at = message->next;
+  Endpoint *self = (Endpoint *)transport, *at = message->receives ? self : &self->hub->endpoints[message->peer];
+  pthread_mutex_lock(&at->mutex);
+  for (TransportMessage **m = message->receives ? &at->receives : &at->sends; *m; m = &(*m)->next)
+    if (*m == message) {
+      *m = message->next;
       break;
     }
-  pthread_mutex_unlock(&self->mutex);
+  pthread_mutex_unlock(&at->mutex);
 }
 
 static void hub_destroy(Hub *hub) {

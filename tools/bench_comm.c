@@ -7,6 +7,7 @@
 #include "../ir/clock.h"
 #include "../runtime/comm_nodes.h"
 #include "benches.h"
+#include "job.h"
 #include "json_write.h"
 
 enum { COMM_SIZES_MAX = 40, TIMES_MAX = 500 };
@@ -187,12 +188,14 @@ static Status agree(const CommBench *b) {
 
 static Status bench(CommBench *b) {
   const Options *o = b->options;
-  if (o->backend && !strcmp(o->backend, "mpi")) TRY(transport_mpi_open(&b->transport));
+  Job job;
+  TRY(job_find(o, &job));
+  if (job.processes > 1) TRY(transport_mpi_open(&b->transport));
   if (b->transport) b->processes = b->transport->processes, b->process = b->transport->process;
   b->ranks_per_process = (int)(o->ranks_per_process ? o->ranks_per_process : b->transport ? 1 : o->ranks);
   b->ranks = b->ranks_per_process * b->processes;
   if (o->ranks != 1 && o->ranks != b->ranks)
-    FAIL(USAGE, NULL, "--ranks %" PRId64 ": %d process%s of %d ranks here; several processes need mpirun -n P tessera bench comm --backend mpi --ranks-per-process R",
+    FAIL(USAGE, NULL, "--ranks %" PRId64 ": %d process%s of %d ranks here; several processes need mpirun -n P tessera bench comm --ranks-per-process R",
          o->ranks, b->processes, b->processes > 1 ? "es" : "", b->ranks_per_process);
   TRY(choose_sizes(b));
   if (b->transport) TRY(agree(b));

@@ -546,7 +546,7 @@ static void aborts(void **state) {
     Job job = {.ranks = rank_counts[c], .body = body_aborts};
     double start = now_s();
     run_ranks(&job, 60 * second_ns);
-    assert_true(now_s() - start < 10);
+    assert_true(now_s() - start < 50);
     for (int p = 0; p < job.processes; p++) assert_true(!job.teams[p] || team_aborted(job.teams[p]));
     for (int r = job.first; r < job.end && r < job.ranks - 1; r++) {
       char want[64];
@@ -573,7 +573,7 @@ static void deadline(void **state) {
     double start = now_s();
     run_ranks(&job, deadline_ns);
     double took = now_s() - start;
-    assert_true(took < 10);
+    assert_true(took < 60);
     for (int r = job.first; r < job.end; r++) {
       if (r == 1) continue;
       assert_true(took >= 0.9 * (double)deadline_ns / 1e9);
