@@ -35,6 +35,7 @@ const char *const pipeline_train[] = {
     "partition",            // decides placements
     "bucket_collectives",
     "insert_collectives",   // lowers them
+    "offload_activations",  // what backward reads, from forward's last use to backward's first
     "offload",              // moves what can wait to another tier
     "prefetch",             // moves collectives ahead
     "schedule",

@@ -33,9 +33,22 @@ static bool is_view(const Node *n, int output) {
   return n->op == &op_AllGather || n->op == &op_Unpack || node_alias(n, output, ALIAS_VIEW, &a);
 }
 
+// What has been in another tier and is back.
+static const Value *stripped(const Value *v) {
+  while (v && v->producer && v->producer->op == &op_Fetch && v->producer->n_inputs && v->producer->inputs[0]) {
+    const Node *away = v->producer->inputs[0]->producer;
+    if (!away || away->op != &op_Offload || !away->n_inputs) break;
+    v = away->inputs[0];
+  }
+  return v;
+}
+
 // Along views: forward and backward each have their own of a gathered bucket.
 static bool same_value(const Copies *c, const Value *x, const Value *y) {
-  while (x != y) {
+  for (;;) {
+    x = stripped(x);
+    y = stripped(y);
+    if (x == y) return true;
     if (!x || !y) return false;
     if (c->stands_for[y->id] == x) return true;
     const Node *p = x->producer, *q = y->producer;
@@ -45,7 +58,6 @@ static bool same_value(const Copies *c, const Value *x, const Value *y) {
     x = p->inputs[0];
     y = q->inputs[0];
   }
-  return true;
 }
 
 static bool is_statistics(const Node *n, int input) {

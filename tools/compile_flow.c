@@ -401,8 +401,6 @@ static Status read_offload(const char *text, Tier out[OFFLOAD_COUNT]) {
     out[kind] = (Tier)tier;
     at += length + (at[length] == ',');
   }
-  if (out[OFFLOAD_ACTIVATIONS] != TIER_DEVICE)
-    FAIL(UNSUPPORTED, NULL, "--offload activations: activations stay on the device; optimizer, params and grads can be offloaded, smaller micro-batches need less");
   return STATUS_OK;
 }
 

@@ -36,6 +36,7 @@ static const Example examples[] = {
     {"bucket_collectives", "placement=\"dp:flat(1)\" carry=\"b1\" bucket=\"1\"", "placement=\"dp:flat(0)\" carry=\"b1\" bucket=\"0\""},
     {"insert_collectives", "\"tessera.loss\", \"tessera.inverse_count\" = tessera.LossMean (\"tessera.loss_pair\")",
      "\"bucket.0.grad\" = tessera.AllReduce <bucket = 0, kind = \"grad\", parts = 2> (\"bucket.0.grad.packed\")"},
+    {"offload_activations", "\"d.grad.Mul\" = Mul (\"e.grad.FusedMatMul\", d)", "\"d.grad.Mul\" = Mul (\"e.grad.FusedMatMul\", \"d.grad.Fetch\")"},
     {"offload", "float[8192] \"bucket.0.momentum_buffer\",  #@ role=\"state\" of=", "float[8192] \"bucket.0.momentum_buffer\",  #@ role=\"state\" tier=\"host\" of="},
     {"prefetch", "cause.param=\"c\" cause.node=\"w\" cause.pass=\"insert_collectives\"",
      "cause.param=\"c\" cause.node=\"w\" cause.pass=\"insert_collectives\" queue=\"comm\" waits=[\"Release\"]"},
