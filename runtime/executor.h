@@ -133,6 +133,7 @@ bool executor_stopped(const Executor *executor);
 void executor_abort(Executor *executor, const StatusError *error);
 
 // Of this process; where several are emulated here, of the one that is largest.
+const SwapFile *executor_swap_file(const Executor *executor);      // of the first process here; NULL: the plan needs none
 MemoryUse executor_memory(const Executor *executor);
 int64_t executor_sent_bytes_per_step(const Executor *executor);      // measured, logical, per rank; maximum over ranks
 int64_t executor_copied_bytes_per_step(const Executor *executor);

@@ -253,6 +253,8 @@ Status executor_params_hash(Executor *e, char out[33]) {
 
 // ---- Numbers ------------------------------------------------------------------------------------------------------------------
 
+const SwapFile *executor_swap_file(const Executor *e) { return e->processes[0].swap; }
+
 MemoryUse executor_memory(const Executor *e) {
   MemoryUse use = e->memory;
   for (int tier = 0; tier < TIER_COUNT; tier++) use.tiers[tier].measured_bytes = 0;

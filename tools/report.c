@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "text_file.h"
+#include "swap_options.h"
 
 static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -126,6 +127,16 @@ static void write_plan_fields(JsonWriter *w, const RunReport *report, Arena *are
   report_write_peak_bytes(w, report->program, report->executor, arena);
 }
 
+// How files of tier NVME were read and written.
+static void write_swap(JsonWriter *w, const RunReport *report) {
+  const SwapFile *file = executor_swap_file(report->executor);
+  if (!file) return;
+  SwapInfo info = swap_info(file);
+  json_write_object(w, "swap");
+  swap_info_write(w, &info);
+  json_write_end_object(w);
+}
+
 static void write_rss(JsonWriter *w, const RunReport *report) {
   const ProcessUse own = {.memory = executor_memory(report->executor)}, *uses = report->uses ? report->uses : &own;
   int n = report->uses ? report->n_uses : 1;
@@ -184,6 +195,7 @@ static Status write_report(JsonWriter *w, const RunReport *report, Arena *arena)
   json_write_real(w, "compile_ms", report->compile_ms);
   if (report->program) write_plan_fields(w, report, arena);
   if (report->executor) write_rss(w, report);
+  if (report->executor) write_swap(w, report);
   write_error(w, report->error);
   json_write_end_object(w);
   ARENA_RETURN(arena, STATUS_OK);

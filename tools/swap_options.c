@@ -5,7 +5,7 @@
 
 Status swap_options_read(const Options *o, SwapOptions *out) {
   if (o->io_block % SWAP_PAGE_BYTES) FAIL(USAGE, NULL, "--io-block %" PRId64 ": it must be a multiple of %d", o->io_block, SWAP_PAGE_BYTES);
-  *out = (SwapOptions){.depth = (int)o->io_depth, .block_bytes = o->io_block};
+  *out = (SwapOptions){.depth = (int)o->io_depth, .block_bytes = o->io_block, .deadline_ns = (int64_t)(o->deadline * 1e9)};
   for (SwapEngine e = SWAP_ENGINE_AUTO; e <= SWAP_ENGINE_THREADS; e++)
     if (!strcmp(o->io_engine, swap_engine_name(e))) out->engine = e;
   out->direct = !strcmp(o->io_direct, "on") ? SWAP_DIRECT_ON : !strcmp(o->io_direct, "off") ? SWAP_DIRECT_OFF : SWAP_DIRECT_AUTO;

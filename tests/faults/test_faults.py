@@ -66,7 +66,7 @@ class Case:
         if os.path.exists(log):
             os.remove(log)
         (shutil.copytree if os.path.isdir(self.old) else shutil.copy)(self.old, out)
-        p = tessera(*[out if a == "OUT" else a for a in self.command], fault=fault, log=log)
+        p = tessera(*[out if a == "OUT" else work if a == "DIR" else a for a in self.command], fault=fault, log=log)
         lines = open(log).read().split("\n") if os.path.exists(log) else []
         hits, calls = lines.count("hit"), max([int(x.split()[1]) for x in lines if x.startswith("calls")] or [0])
         bad = self.judge(p, hits, out, work)
@@ -237,6 +237,8 @@ def main():
             Case("save", [*train, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
             Case("resume", [*train, "--steps", 1, "--resume", newer, "--save", "OUT"], old["checkpoint"], whole_checkpoint),
             Case("queues", [*train, *queues, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint, ["alloc", "map", "thread"]),
+            Case("offload", [*train, "--offload", "optimizer=nvme", "--swap-dir", "DIR", "--io-depth", 2, "--steps", 2, "--save", "OUT"], old["checkpoint"], whole_checkpoint,
+                 ["alloc", "open", "read", "write", "map", "thread"]),
             Case("report", [*train, "--steps", 2, "--report", "OUT"], old["report"], whole_report),
             Case("export", ["export", newer, "-o", "OUT"], old["model"], whole_model),
             Case("compile", ["compile", model, "-o", "OUT", "--ranks", 2], old["plan"], whole_plan),
