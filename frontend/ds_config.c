@@ -135,14 +135,17 @@ static Status read_zero(const DsReader *r) {
 // DeepSpeed's models call for it and the file has its settings: what one of these asks for is that blocks are recomputed.
 static Status read_checkpointing(const DsReader *r) {
   static const char partition[] = "activation_checkpointing.partition_activations", number[] = "activation_checkpointing.number_checkpoints";
-  bool partitions = false;
+  static const char on_host[] = "activation_checkpointing.cpu_checkpointing";
+  bool partitions = false, host = false;
   int64_t checkpoints = 0;
   TRY(ds_get_bool(r, partition, &partitions));
   TRY(ds_get_int(r, number, 0, &checkpoints));
   if (partitions) ds_note(r, "\"%s\": activations of a rank are its own, so there is nothing to partition; blocks are recomputed", partition);
   if (checkpoints)
     ds_note(r, "\"%s\" %" PRId64 ": there are as many checkpoints as boundaries of blocks; --recompute budget=SIZE asks for fewer bytes", number, checkpoints);
-  if (partitions || checkpoints) ds_set(r, "recompute", "blocks", partitions ? partition : number);
+  TRY(ds_get_bool(r, on_host, &host));
+  if (partitions || checkpoints || host) ds_set(r, "recompute", "blocks", partitions ? partition : checkpoints ? number : on_host);
+  if (host) ds_set(r, "offload", "activations=host", on_host);
   return STATUS_OK;
 }
 

@@ -10,7 +10,6 @@
 
 #define OFFLOAD "offload is not there: say \"device\": \"none\" or leave the object out; more --ranks, or a higher stage, take memory off each rank"
 #define BUFFERS "of offload, which is off"
-#define KEPT_ON_HOST "what recomputation keeps stays on the device: say false; partition_activations or --recompute all keeps less"
 #define QUANTIZED "quantized communication is not there: say false"
 #define SCHEDULED "the plan decides when a parameter is gathered and released; results do not depend on it"
 #define MONITOR "say \"enabled\": false; --metrics FILE.csv, FILE.jsonl and --tensorboard DIR record every step"
@@ -46,7 +45,7 @@ const DsKey ds_keys[] = {
     {"aio", DS_NOTE, NULL, "there are no files on the way of a step"},
     {"activation_checkpointing", DS_OBJECT, NULL, NULL},
     {"activation_checkpointing.partition_activations", DS_CODE, NULL, NULL},
-    {"activation_checkpointing.cpu_checkpointing", DS_ONLY, "false", KEPT_ON_HOST},
+    {"activation_checkpointing.cpu_checkpointing", DS_CODE, NULL, NULL},
     {"activation_checkpointing.contiguous_memory_optimization", DS_NOTE, NULL, "every activation has a fixed place in any case"},
     {"activation_checkpointing.number_checkpoints", DS_CODE, NULL, NULL},
     {"activation_checkpointing.synchronize_checkpoint_boundary", DS_NOTE, NULL, "results do not depend on it"},

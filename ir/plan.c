@@ -233,7 +233,7 @@ static Status compare_collectives(const Graph *a, const Graph *b) {
         first_bytes(x->inputs, x->n_inputs) != first_bytes(y->inputs, y->n_inputs) ||
         first_bytes(x->outputs, x->n_outputs) != first_bytes(y->outputs, y->n_outputs))
       FAIL(UNSUPPORTED, y ? y->name : x->name, "variants disagree on the order of collectives: ranks with batches of different shapes would not meet; "
-                                       "larger buckets, a lower stage or batches of one shape keep one order");
+                                       "larger buckets, a lower stage, --recompute none or blocks, or batches of one shape keep one order");
   }
 }
 

@@ -233,6 +233,15 @@ def check_optimizers(tmp):
     expect(settings(path, "--optimizer", "sgd"), {"optimizer": ("sgd", "command line"), "betas": ([0.9, 0.999], "default"), "weight-decay": (0.1, "file")}, "--optimizer sgd over AdamW")
 
 
+def check_checkpointing(tmp):
+    key = "activation_checkpointing"
+    for content, wanted in (({}, ("none", "default")), ({"partition_activations": True}, ("blocks", "file")), ({"number_checkpoints": 4}, ("blocks", "file"))):
+        expect(settings(write(tmp, {"steps_per_print": 1, key: content})), {"recompute": wanted}, "%s %s" % (key, content))
+    path = write(tmp, {"steps_per_print": 1, key: {"cpu_checkpointing": True}})
+    expect(settings(path), {"recompute": ("blocks", "file"), "offload": ("activations=host", "file")}, "cpu_checkpointing")
+    expect(settings(path, "--recompute", "all"), {"recompute": ("all", "command line")}, "--recompute over cpu_checkpointing")
+
+
 def check_refused(tmp):
     for content, code, says in (
             ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}, 2, "train_batch_size 32 is not train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 4 x 4 ranks (--ranks) = 64"),
@@ -247,7 +256,7 @@ def check_refused(tmp):
             ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, 3, "two numbers"), ({"optimizer": {"type": "Adam", "params": {"amsgrad": True}}}, 4, "say false"), ({"scheduler": {"type": "Cosine"}}, 4, "there are WarmupLR"),
             ({"scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 3}}}, 3, "no key of WarmupLR"), ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}}}, 4, "cycle_momentum"),
             ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 10**7}}}, 4, "more than the 100000"), ({"scheduler": {"type": "WarmupDecayLR"}}, 2, "total_num_steps"),
-            ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1, "warmup_max_lr": 0.1}}}, 2, "1 is above the rate 0.1"), ({"activation_checkpointing": {"cpu_checkpointing": True}}, 4, "stays on the device"),
+            ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1, "warmup_max_lr": 0.1}}}, 2, "1 is above the rate 0.1"), ({"activation_checkpointing": {"number_checkpoints": -1}}, 3, "number_checkpoints"),
             ({"csv_monitor": {"enabled": True}}, 4, "--metrics"), ({"flops_profiler": {"enabled": True}}, 4, "flops_profiler"), ({"gradient_clipping": -1}, 3, "at least 0"), ({"amp": {"enabled": True}}, 4, "bf16")):
         p = tessera("config", "--config", write(tmp, content), "--ranks", 4)
         check(p.returncode == code and says in p.stderr, "%s: exit %d, wanted %d with '%s': %s" % (content, p.returncode, code, says, p.stderr))
@@ -284,6 +293,7 @@ with tempfile.TemporaryDirectory() as tmp:
     check_observers(tmp)
     check_schedules(tmp)
     check_optimizers(tmp)
+    check_checkpointing(tmp)
     check_refused(tmp)
     check_text(tmp)
 finish()

@@ -380,6 +380,22 @@ def check_recomputed(tmp, plan):
                 expect(tmp, "%s reads %s for %s" % (n.name, wrong, name), plan, lambda p: take(p, n, i, wrong), ["recompute"])
 
 
+def check_activations(tmp, plan):
+    """Activations in another tier: one that never leaves, that is read there, over another, or is not what a recomputed step reads."""
+    away, back = nodes(plan, "Offload"), nodes(plan, "Fetch")
+    check(away and len(away) == len(back), "a plan with activations in another tier")
+    for n in away:
+        reader = next(f for f in back if f.input[0] == n.output[0])
+        expect(tmp, "%s does not happen" % n.name, plan, lambda p: drop(p, n), ["graph", "structure", "uninitialized", "tier"], or_malformed=True)
+        expect(tmp, "what %s fetches is read where it lies" % reader.name, plan, lambda p: rewire(p, reader.output[0], n.output[0]), ["tier"])
+        expect(tmp, "%s leaves it on the device" % n.name, plan, lambda p: meta(value(p, n.output[0]), "tier", ""), ["graph", "tier"])
+        other = next((m for m in away if m.name != n.name), None)
+        if other is not None:
+            place = meta(value(plan, other.output[0]), "loc")
+            expect(tmp, "%s over %s" % (n.name, other.name), plan, lambda p: meta(value(p, n.output[0]), "loc", place), ["overwritten", "tier", "location"])
+            expect(tmp, "%s fetches the other" % reader.name, plan, lambda p: take(p, reader, 0, other.output[0]), ["recompute", "graph"])
+
+
 def check_owners(tmp, plan):
     """Buckets: what is loaded, packed, unpacked, updated is another's; what values say of themselves is not so."""
     loads = [n for n in nodes(plan, "Load") if n.output[0].startswith("bucket.")]
@@ -634,6 +650,7 @@ def main():
         check_owners(tmp, replicated)
         check_recomputed(tmp, compile_plan(tmp, "gpt_merged", "--zero", "3", "--ranks", "2", "--micro-batches", "4", "--recompute", "blocks"))
         check_recomputed(tmp, compile_plan(tmp, "resnet_bn", "--recompute", "blocks"))
+        check_activations(tmp, compile_plan(tmp, "gpt_merged", "--recompute", "blocks", "--offload", "activations=nvme"))
         check_run_refuses(tmp, sharded)
         check_text(tmp, small)
         check_queues(tmp, small)

@@ -192,6 +192,8 @@ class Differential:
             modes = self.recompute_modes(*precision)
             if self.rng_of_recompute.random() < 0.6:
                 chosen += ["--recompute", modes[int(self.rng_of_recompute.integers(len(modes)))]]
+            if self.rng_of_recompute.random() < 0.4:
+                chosen += ["--offload", "activations=host"]
             yield chosen
 
     def recompute_modes(self, *precision):
