@@ -30,6 +30,7 @@
 #include "schedule_options.h"
 #include "step_log.h"
 #include "swap_options.h"
+#include "testing_options.h"
 
 // Losses, norms and times of the steps done; grows.
 typedef struct History {
@@ -335,30 +336,6 @@ static Status choose_steps(Run *run) {
   return STATUS_OK;
 }
 
-static Status read_fault(const Options *o, int ranks, ExecutorOptions *out) {
-  out->fault_rank = -1;
-  if (!o->fault) return STATUS_OK;
-  int used = 0;
-  long long step;
-  if (sscanf(o->fault, "%d:%lld%n", &out->fault_rank, &step, &used) != 2 || o->fault[used] || out->fault_rank < 0 || out->fault_rank >= ranks || step < 0)
-    FAIL(USAGE, NULL, "--fault: '%s' is not RANK:STEP with a rank below %d", o->fault, ranks);
-  out->fault_step = step;
-  return STATUS_OK;
-}
-
-static Status read_link_delay(const Options *o, ExecutorOptions *out) {
-  enum { NS_MAX = 1000000000 };
-  long long latency, per_mib = 0;
-  int used = 0;
-  if (!o->link_delay) return STATUS_OK;
-  int n = sscanf(o->link_delay, "%lld%n:%lld%n", &latency, &used, &per_mib, &used);
-  if (n < 1 || o->link_delay[used] || latency < 0 || latency > NS_MAX || per_mib < 0 || per_mib > NS_MAX)
-    FAIL(USAGE, NULL, "--link-delay: '%s' is not NS or NS:NS_PER_MIB with numbers from 0 to %d", o->link_delay, NS_MAX);
-  out->link_latency_ns = latency;
-  out->link_ns_per_mib = per_mib;
-  return STATUS_OK;
-}
-
 static Status say_plan_guarded(const Run *run, Arena *arena) {
   ARENA_GUARD(arena);
   const Graph *program = plan_largest_variant(&run->flow.plan);
@@ -496,11 +473,10 @@ static Status prepare(Run *run) {
   TRY(swap_options_read(o, &executor.swap));
   TRY(list_norm_params(run));
   TRY(schedule_choose(o, program->recipe.lr, run->first_step, run->steps, &run->schedule));
-  TRY(read_fault(o, mesh_ranks(&program->mesh), &executor));
+  TRY(testing_options_read(o, mesh_ranks(&program->mesh), &executor));
   TRY(loss_scale_choose(o, program, run->checkpoint ? checkpoint_info(run->checkpoint)->loss_scale : NULL, &run->loss_scale, &executor));
   TRY(profile_open(o, &run->flow.plan, n * each, &run->trace));
   executor.trace = run->trace;
-  TRY(read_link_delay(o, &executor));
   LaunchBeat beat = {.step = -1, .first_rank = run->job.process * each, .n_ranks = run->job.processes > 1 ? each : 0};
   launch_beat(run->channel, &beat);      // compiling took its time; the clock of a hang starts again
   return executor_create(&run->flow.plan, run->weights, &run->moved_feed, &executor, &run->executor);
