@@ -17,7 +17,8 @@ from safetensors.numpy import load_file
 def optimizer(ref):
     o = ref["optimizer"]
     args = ["--optimizer", o["name"], "--lr-list", ",".join(map(repr, ref["lr_per_step"]))]
-    for key, flag in (("momentum", "--momentum"), ("eps", "--eps"), ("weight_decay", "--weight-decay"), ("clip_grad_norm", "--clip-norm")):
+    for key, flag in (("momentum", "--momentum"), ("eps", "--eps"), ("weight_decay", "--weight-decay"), ("clip_grad_norm", "--clip-norm"),
+                      ("alpha", "--alpha"), ("lr_decay", "--lr-decay"), ("initial_accumulator_value", "--initial-accumulator")):
         if key in o:
             args += [flag, repr(o[key])]
     if o.get("nesterov"):
