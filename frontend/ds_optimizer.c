@@ -6,7 +6,7 @@
 #include "../ir/decimal.h"
 #include "ds_keys.h"
 
-enum { ADAM = 1, ADAMW = 2, SGD = 4, LAMB = 8, LION = 16, ADAGRAD = 32, RMSPROP = 64, ALL = 127, BOTH_ADAM = ADAM | ADAMW };
+enum { ADAM = 1, ADAMW = 2, SGD = 4, LAMB = 8, LION = 16, ADAGRAD = 32, RMSPROP = 64, NADAM = 128, RADAM = 256, ADAFACTOR = 512, ALL = 1023, BOTH_ADAM = ADAM | ADAMW };
 
 typedef struct Type {
   const char *name;
@@ -28,6 +28,9 @@ static const Type types[] = {
     {"Lion", LION, "lion", 1e-4, 0, NULL, NULL},
     {"Adagrad", ADAGRAD, "adagrad", 1e-2, 0, NULL, NULL},
     {"RMSprop", RMSPROP, "rmsprop", 1e-2, 0, NULL, NULL},
+    {"NAdam", NADAM, "nadam", 2e-3, 0, NULL, NULL},     // these three are torch.optim's there
+    {"RAdam", RADAM, "radam", 1e-3, 0, NULL, NULL},
+    {"Adafactor", ADAFACTOR, "adafactor", 1e-2, 0, NULL, NULL},
     {"OneBitAdam", 0, NULL, 0, 0, NULL, ONE_BIT},
     {"OneBitLamb", 0, NULL, 0, 0, NULL, ONE_BIT},
     {"ZeroOneAdam", 0, NULL, 0, 0, NULL, ONE_BIT},
@@ -38,7 +41,7 @@ static const Type types[] = {
 };
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-typedef enum Kind { REAL, BETAS, FLAG, MUST_BE, NO_MEANING, ADAM_W_MODE } Kind;
+typedef enum Kind { REAL, BETAS, FLAG, MUST_BE, NO_MEANING, ADAM_W_MODE, TWO_EPS, NEGATIVE } Kind;
 
 typedef struct Param {
   const char *name;
@@ -50,8 +53,13 @@ typedef struct Param {
 static const Param params[] = {
     {"lr", ALL, REAL, "lr"},
     {"weight_decay", ALL, REAL, "weight-decay"},
-    {"betas", BOTH_ADAM | LAMB | LION, BETAS, "betas"},
-    {"eps", BOTH_ADAM | LAMB | ADAGRAD | RMSPROP, REAL, "eps"},
+    {"betas", BOTH_ADAM | LAMB | LION | NADAM | RADAM, BETAS, "betas"},
+    {"eps", BOTH_ADAM | LAMB | ADAGRAD | RMSPROP | NADAM | RADAM, REAL, "eps"},
+    {"eps", ADAFACTOR, TWO_EPS, NULL},
+    {"momentum_decay", NADAM, REAL, "momentum-decay"},
+    {"decoupled_weight_decay", NADAM | RADAM, FLAG, "decoupled-weight-decay"},
+    {"beta2_decay", ADAFACTOR, NEGATIVE, "beta2-decay"},
+    {"d", ADAFACTOR, REAL, "clip-threshold"},
     {"momentum", SGD | RMSPROP, REAL, "momentum"},
     {"dampening", SGD, REAL, "dampening"},
     {"nesterov", SGD, FLAG, "nesterov"},
@@ -63,7 +71,7 @@ static const Param params[] = {
     {"torch_adam", BOTH_ADAM, NO_MEANING, "there is one implementation"},
     {"bias_correction", BOTH_ADAM | LAMB, MUST_BE, "true"},
     {"amsgrad", BOTH_ADAM, MUST_BE, "false"},
-    {"maximize", BOTH_ADAM | SGD | ADAGRAD | RMSPROP, MUST_BE, "false"},
+    {"maximize", BOTH_ADAM | SGD | ADAGRAD | RMSPROP | NADAM | RADAM | ADAFACTOR, MUST_BE, "false"},
     {"max_coeff", LAMB, NO_MEANING, NULL},
     {"min_coeff", LAMB, NO_MEANING, NULL},
     {"fused", ALL, NO_MEANING, "the update is one pass in any case"},
@@ -82,8 +90,8 @@ static Status find_type(const DsReader *r, const char *name, const Type **out) {
     return STATUS_OK;
   }
   const char *nearest = ds_nearest(name, names, N_TYPES);
-  FAIL(UNSUPPORTED, NULL, "%s: \"optimizer.type\": \"%.60s\" is not there%s%s%s; there are Adam, AdamW, SGD, Lamb, Lion, Adagrad, RMSprop", r->path, name,
-       nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
+  FAIL(UNSUPPORTED, NULL, "%s: \"optimizer.type\": \"%.60s\" is not there%s%s%s; there are Adam, AdamW, SGD, Lamb, Lion, Adagrad, RMSprop, "
+       "NAdam, RAdam, Adafactor", r->path, name, nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
 static Status read_betas(const DsReader *r, const char *path, const char *option) {
@@ -98,6 +106,17 @@ static Status read_betas(const DsReader *r, const char *path, const char *option
   if (!ok) FAIL(MALFORMED, NULL, "%s: \"%s\" must be a list of two numbers in [0, 1), or \"auto\"", r->path, path);
   char first[DECIMAL_BYTES], second[DECIMAL_BYTES];
   ds_set(r, option, arena_printf(r->arena, "%s,%s", decimal_text(b[0], first), decimal_text(b[1], second)), path);
+  return STATUS_OK;
+}
+
+// Adafactor's [least root of a mean square, or null; least scale of a parameter].
+static Status read_two_eps(const DsReader *r, const char *path) {
+  const json_t *list = ds_get(r, path), *first = json_array_get(list, 0), *second = json_array_get(list, 1);
+  if (!list) return STATUS_OK;
+  if (json_array_size(list) != 2 || !(json_is_null(first) || json_number_value(first) > 0) || !json_is_number(second) || json_number_value(second) < 0)
+    FAIL(MALFORMED, NULL, "%s: \"%s\" must be a list: a number above 0 or null, and a number of at least 0", r->path, path);
+  if (!json_is_null(first)) ds_set_real(r, "eps", json_number_value(first), path);
+  ds_set_real(r, "eps2", json_number_value(second), path);
   return STATUS_OK;
 }
 
@@ -122,6 +141,11 @@ static Status read_param(const DsReader *r, const Param *p, const char *path) {
   case NO_MEANING:
     if (!p->option) FAIL(UNSUPPORTED, NULL, "%s: \"%s\" is refused: the trust ratio is not bounded here; leave it out", r->path, path);
     ds_unused(r, path, p->option);
+    return STATUS_OK;
+  case TWO_EPS: return read_two_eps(r, path);
+  case NEGATIVE:
+    if (ds_get(r, path) && !(json_number_value(ds_get(r, path)) < 0)) FAIL(MALFORMED, NULL, "%s: \"%s\" must be a number below 0", r->path, path);
+    if (ds_get(r, path)) ds_set_real(r, p->option, json_number_value(ds_get(r, path)), path);
     return STATUS_OK;
   case ADAM_W_MODE: break;
   }

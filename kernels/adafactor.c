@@ -161,20 +161,30 @@ const Op op_FactoredSums = {
 // ---- AdafactorDirection -------------------------------------------------------------------------------------------------------
 
 // Matrices: states are row_var and col_var, then come the sums and the global norm. Vectors: the state is variance.
-typedef struct DirectionAttrs { FactorAttrs factors; const char *beta2_decay; int64_t factored; } DirectionAttrs;
+typedef struct DirectionAttrs { FactorAttrs factors; const char *beta2_decay, *eps1; int64_t factored; } DirectionAttrs;
 static const AttrSpec direction_attrs[] = {
     FACTOR_ATTRS,
     {"beta2_decay", ATTR_STRING, offsetof(DirectionAttrs, beta2_decay), .default_string = "-0.8", .help = "the new square weighs t to this power, a decimal"},
+    {"eps1", ATTR_STRING, offsetof(DirectionAttrs, eps1), .default_string = "", .help = "least root of a mean square, a decimal; empty: epsilon of the type"},
     {"factored", ATTR_INT, offsetof(DirectionAttrs, factored), .min = 0, .max = 1, .help = "1: by rows and columns"},
     {0},
 };
 enum { IN_ROWS = IN_STATE, IN_COLUMNS, IN_SUMS, IN_NORM };
 
+// Of the roots of mean squares; torch.finfo(dtype).eps where nobody says.
+static Status least_root(const Node *node, double *out) {
+  const char *text = ((const DirectionAttrs *)node->attrs)->eps1;
+  *out = node->inputs[IN_PARAM]->type.dtype == DTYPE_F64 ? DBL_EPSILON : FLT_EPSILON;
+  if (*text) TRY(kernel_parse_decimal(node, "eps1", text, 0, INFINITY, out));
+  return STATUS_OK;
+}
+
 static Status direction_infer(Node *node, Arena *arena) {
   const DirectionAttrs *a = node->attrs;
-  double decay;
+  double decay, least;
   int64_t rows, columns;
   TRY(kernel_parse_decimal(node, "beta2_decay", a->beta2_decay, -INFINITY, 0, &decay));
+  TRY(least_root(node, &least));
   if (!a->factored) {
     if (node->n_inputs != IN_STATE + 1 || node->n_outputs != 2) FAIL(MALFORMED, node->name, "a vector has one state");
     return step_infer(node);
@@ -193,8 +203,6 @@ static Status direction_infer(Node *node, Arena *arena) {
   return STATUS_OK;
 }
 
-static double smallest(Dtype dtype) { return dtype == DTYPE_F64 ? DBL_EPSILON : FLT_EPSILON; }     // torch.finfo(dtype).eps
-
 static double state_read(const KernelContext *c, int o, int64_t e) { return element_read(c->out[o].data, c->out[o].type->dtype, e); }
 
 // New means of rows and columns of one parameter: equal on all ranks, since the sums are.
@@ -212,8 +220,8 @@ static void move_means(const KernelContext *c, const FactorAttrs *a, FactorPlace
 }
 
 // g / sqrt(row mean x column mean / mean of row means) for what lies here.
-static void direct_piece(const KernelContext *c, FactorPlace f, Piece p, double scale) {
-  double floor_mean = smallest(c->in[IN_PARAM].type->dtype), mean = 0;
+static void direct_piece(const KernelContext *c, FactorPlace f, Piece p, double scale, double floor_mean) {
+  double mean = 0;
   int64_t matrix = -1;
   for (int64_t e = 0; e < p.n; e++) {
     int64_t at = p.first + e, row = at / f.columns, column = at % f.columns;
@@ -229,7 +237,7 @@ static void direct_piece(const KernelContext *c, FactorPlace f, Piece p, double 
   }
 }
 
-static Status direct_matrices(const KernelContext *c, double weight, double scale) {
+static Status direct_matrices(const KernelContext *c, double weight, double scale, double least) {
   const FactorAttrs *a = &((const DirectionAttrs *)c->node->attrs)->factors;
   int64_t rank, rows, columns;
   double units = to_units(in_f(c, IN_NORM, 0));
@@ -241,7 +249,7 @@ static Status direct_matrices(const KernelContext *c, double weight, double scal
     f = factor_next(a, i, i ? &f : NULL);
     if (!a->pieces.sizes.items[i]) continue;
     move_means(c, a, f, weight, units, rows);
-    direct_piece(c, f, piece_of(&a->pieces, i, in_elems(c, IN_PARAM), rank), scale);
+    direct_piece(c, f, piece_of(&a->pieces, i, in_elems(c, IN_PARAM), rank), scale, least);
   }
   return STATUS_OK;
 }
@@ -252,9 +260,10 @@ static Status direction_ref(const KernelContext *c) {
   TRY(kernel_parse_decimal(c->node, "beta2_decay", a->beta2_decay, -INFINITY, 0, &decay));
   int64_t t = in_i(c, IN_T, 0);
   if (t < 1) FAIL(CHECK, c->node->name, "t = %lld; steps count from 1", (long long)t);
-  double weight = pow((double)t, decay), least = smallest(c->in[IN_PARAM].type->dtype);
+  double weight = pow((double)t, decay), least;
+  TRY(least_root(c->node, &least));
   direction_carry(c);
-  if (a->factored) return direct_matrices(c, weight, scale);
+  if (a->factored) return direct_matrices(c, weight, scale, least);
   for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
     double g = step_grad(c, e, scale), old = in_f(c, IN_STATE, e), variance = old + weight * (g * g - old), estimate = variance;
     if (estimate < least * least) estimate = least * least;

@@ -18,11 +18,10 @@ static const AttrSpec adam8_attrs[] = {
     {"decoupled", ATTR_INT, offsetof(Adam8Attrs, decoupled), .min = 0, .max = 1, .help = "1: AdamW; 0: the decay joins the gradient"},
     {0},
 };
-enum { IN_MEAN_CODE = IN_STATE, IN_MEAN_SCALE, IN_SQUARE_CODE, IN_SQUARE_SCALE, STATES = 4, CODES = 256, BLOCK = STATE_BLOCK_ELEMS };
+enum { IN_MEAN_CODE = IN_STATE, IN_MEAN_SCALE, IN_SQUARE_CODE, IN_SQUARE_SCALE, STATES = 4, CODES = 256, BLOCK = ADAM8_BLOCK };
+_Static_assert((int)BLOCK == (int)STATE_BLOCK_ELEMS, "scales are of blocks");
 
 // ---- The codes ----------------------------------------------------------------------------------------------------------------
-
-typedef struct CodeBook { float values[CODES], edges[CODES - 1]; } CodeBook;       // ascending; edge i lies between values i and i + 1
 
 // Seven decades: in decade i, 2^i numbers (of each sign) or 2^(i+1), in the middles of equal parts of [0.1, 1]; then 0 and 1.
 static void code_book(bool is_signed, CodeBook *out) {
@@ -50,17 +49,14 @@ static uint8_t nearest_code(const CodeBook *book, float x) {
 
 // ---- The step -----------------------------------------------------------------------------------------------------------------
 
-typedef struct Adam8Step { Moments of; double scale, lr, correction1, root2; bool decoupled; CodeBook mean, square; } Adam8Step;
-
-static Status adam8_parse(const Node *node, Adam8Step *out) {
+static Status adam8_parse(const Node *node, Moments *out) {
   const Adam8Attrs *a = node->attrs;
-  out->decoupled = a->decoupled != 0;
-  return step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, &out->of);
+  return step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, out);
 }
 
 static Status adam8_infer(Node *node, Arena *arena) {
-  Adam8Step step;
-  TRY(adam8_parse(node, &step));
+  Moments of;
+  TRY(adam8_parse(node, &of));
   TRY(step_infer_first(node, IN_STATE));
   const Type *param = &node->inputs[IN_PARAM]->type;
   int64_t blocks = (type_elems(param) + BLOCK - 1) / BLOCK;
@@ -77,13 +73,14 @@ static Status adam8_infer(Node *node, Arena *arena) {
 }
 
 static Status adam8_step(const KernelContext *c, Adam8Step *out) {
-  TRY(adam8_parse(c->node, out));
+  Moments of;
+  TRY(adam8_parse(c->node, &of));
+  bool decoupled = ((const Adam8Attrs *)c->node->attrs)->decoupled;
   int64_t t = in_i(c, IN_T, 0);
   if (t < 1) FAIL(CHECK, c->node->name, "t = %lld; steps count from 1", (long long)t);
-  out->scale = in_f(c, IN_SCALE, 0);
-  out->lr = in_f(c, IN_LR, 0);
-  out->correction1 = 1 - pow(out->of.beta1, (double)t);
-  out->root2 = sqrt(1 - pow(out->of.beta2, (double)t));
+  double lr = in_f(c, IN_LR, 0);
+  *out = (Adam8Step){.scale = in_f(c, IN_SCALE, 0), .keep = decoupled ? 1 - lr * of.weight_decay : 1, .l2 = decoupled ? 0 : of.weight_decay,
+                     .beta1 = of.beta1, .beta2 = of.beta2, .eps = of.eps, .rate = lr / (1 - pow(of.beta1, (double)t)), .root2 = sqrt(1 - pow(of.beta2, (double)t))};
   code_book(true, &out->mean);
   code_book(false, &out->square);
   step_carry(c);
@@ -100,28 +97,22 @@ static void encode(const CodeBook *book, const double *x, int64_t n, uint8_t *co
   for (int64_t k = 0; k < n; k++) codes[k] = nearest_code(book, (float)(x[k] * inverse));
 }
 
-// All in double, also where operands are floats and are read as they lie (`fast`): codes are the same then.
-static inline Status adam8_run(const KernelContext *c, bool fast) {
+// All in double, also where operands are floats: codes are the same then.
+static Status adam8_ref(const KernelContext *c) {
   Adam8Step s;
   TRY(adam8_step(c, &s));
   uint8_t *mean_codes = c->out[1].data, *square_codes = c->out[3].data;
   float *mean_scales = c->out[2].data, *square_scales = c->out[4].data;
   double mean[BLOCK], square[BLOCK];
-  float *params = c->out[0].data, scale = (float)s.scale;
-  const float *grads = c->in[IN_GRAD].data;
   for (int64_t at = 0, n = in_elems(c, IN_PARAM), b = 0; at < n; at += BLOCK, b++) {
     int64_t count = n - at < BLOCK ? n - at : BLOCK;
     for (int64_t k = 0; k < count; k++) {
       int64_t e = at + k;
-      double p = fast ? params[e] : in_f(c, IN_PARAM, e), g = fast ? grads[e] * scale : step_grad(c, e, s.scale);
-      if (s.decoupled) p *= 1 - s.lr * s.of.weight_decay;
-      else g += s.of.weight_decay * p;
+      double p = in_f(c, IN_PARAM, e), g = step_grad(c, e, s.scale) + s.l2 * p;
       double m = (double)s.mean.values[mean_codes[e]] * mean_scales[b], v = (double)s.square.values[square_codes[e]] * square_scales[b];
-      mean[k] = m + (1 - s.of.beta1) * (g - m);
-      square[k] = s.of.beta2 * v + (1 - s.of.beta2) * g * g;
-      p -= s.lr / s.correction1 * mean[k] / (sqrt(square[k]) / s.root2 + s.of.eps);
-      if (fast) params[e] = (float)p;
-      else out_f(c, 0, e, p);
+      mean[k] = m + (1 - s.beta1) * (g - m);
+      square[k] = s.beta2 * v + (1 - s.beta2) * g * g;
+      out_f(c, 0, e, p * s.keep - s.rate * mean[k] / (sqrt(square[k]) / s.root2 + s.eps));
     }
     encode(&s.mean, mean, count, mean_codes + at, &mean_scales[b]);
     encode(&s.square, square, count, square_codes + at, &square_scales[b]);
@@ -129,8 +120,13 @@ static inline Status adam8_run(const KernelContext *c, bool fast) {
   return STATUS_OK;
 }
 
-static Status adam8_ref(const KernelContext *c) { return adam8_run(c, false); }
-static Status adam8_cpu(const KernelContext *c) { return adam8_run(c, true); }
+static Status adam8_cpu(const KernelContext *c) {
+  Adam8Step s;
+  TRY(adam8_step(c, &s));
+  Adam8Slice slice = {c->out[0].data, c->in[IN_GRAD].data, c->out[1].data, c->out[3].data, c->out[2].data, c->out[4].data, in_elems(c, IN_PARAM)};
+  c->loops->adam8(&slice, &s);
+  return STATUS_OK;
+}
 
 const Op op_Adam8 = {
     .name = "Adam8", .domain = "tessera", .min_inputs = 9, .max_inputs = 9, .min_outputs = 5, .max_outputs = 5, .flags = OP_OPTIMIZER,

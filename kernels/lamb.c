@@ -19,11 +19,12 @@ static const AttrSpec lamb_attrs[] = {
     {0},
 };
 
-typedef struct LambStep { Moments of; double scale, correction1, root2; } LambStep;
-
 static Status lamb_parse(const Node *node, LambStep *out) {
   const LambAttrs *a = node->attrs;
-  return step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, &out->of);
+  Moments of;
+  TRY(step_parse_moments(node, a->beta1, a->beta2, a->eps, a->weight_decay, &of));
+  *out = (LambStep){.beta1 = of.beta1, .beta2 = of.beta2, .eps = of.eps, .weight_decay = of.weight_decay};
+  return STATUS_OK;
 }
 
 static Status lamb_infer(Node *node, Arena *arena) {
@@ -37,8 +38,8 @@ static Status lamb_step(const KernelContext *c, LambStep *out) {
   int64_t t = in_i(c, IN_T, 0);
   if (t < 1) FAIL(CHECK, c->node->name, "t = %lld; steps count from 1", (long long)t);
   out->scale = in_f(c, IN_SCALE, 0);
-  out->correction1 = 1 - pow(out->of.beta1, (double)t);
-  out->root2 = sqrt(1 - pow(out->of.beta2, (double)t));
+  out->correction1 = 1 - pow(out->beta1, (double)t);
+  out->root2 = sqrt(1 - pow(out->beta2, (double)t));
   direction_carry(c);
   return STATUS_OK;
 }
@@ -48,10 +49,10 @@ static Status lamb_ref(const KernelContext *c) {
   TRY(lamb_step(c, &s));
   for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
     double p = in_f(c, IN_PARAM, e), g = step_grad(c, e, s.scale);
-    double m = s.of.beta1 * in_f(c, IN_STATE, e) + (1 - s.of.beta1) * g, v = s.of.beta2 * in_f(c, IN_STATE + 1, e) + (1 - s.of.beta2) * g * g;
+    double m = s.beta1 * in_f(c, IN_STATE, e) + (1 - s.beta1) * g, v = s.beta2 * in_f(c, IN_STATE + 1, e) + (1 - s.beta2) * g * g;
     out_f(c, 1, e, m);
     out_f(c, 2, e, v);
-    out_f(c, 0, e, m / s.correction1 / (sqrt(v) / s.root2 + s.of.eps) + s.of.weight_decay * p);
+    out_f(c, 0, e, m / s.correction1 / (sqrt(v) / s.root2 + s.eps) + s.weight_decay * p);
   }
   return STATUS_OK;
 }
@@ -59,16 +60,7 @@ static Status lamb_ref(const KernelContext *c) {
 static Status lamb_cpu(const KernelContext *c) {
   LambStep s;
   TRY(lamb_step(c, &s));
-  float *direction = c->out[0].data, *m = c->out[1].data, *v = c->out[2].data;
-  const float *param = c->in[IN_PARAM].data, *grad = c->in[IN_GRAD].data;
-  float scale = (float)s.scale, beta1 = (float)s.of.beta1, rest1 = (float)(1 - s.of.beta1), beta2 = (float)s.of.beta2, rest2 = (float)(1 - s.of.beta2);
-  float rate = (float)(1 / s.correction1), root2 = (float)s.root2, eps = (float)s.of.eps, decay = (float)s.of.weight_decay;
-  for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
-    float g = grad[e] * scale;
-    m[e] = beta1 * m[e] + rest1 * g;
-    v[e] = beta2 * v[e] + rest2 * g * g;
-    direction[e] = m[e] * rate / (sqrtf(v[e]) / root2 + eps) + decay * param[e];
-  }
+  c->loops->lamb(c->out[0].data, c->out[1].data, c->out[2].data, c->in[IN_PARAM].data, c->in[IN_GRAD].data, in_elems(c, IN_PARAM), &s);
   return STATUS_OK;
 }
 

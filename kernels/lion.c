@@ -12,8 +12,6 @@ static const AttrSpec lion_attrs[] = {
     {0},
 };
 
-typedef struct LionStep { double beta1, beta2, weight_decay; } LionStep;
-
 static Status lion_parse(const Node *node, LionStep *out) {
   const LionAttrs *a = node->attrs;
   TRY(kernel_parse_decimal(node, "beta1", a->beta1, 0, 1, &out->beta1));
@@ -45,16 +43,9 @@ static Status lion_cpu(const KernelContext *c) {
   LionStep s;
   TRY(lion_parse(c->node, &s));
   step_carry(c);
-  float *p = c->out[0].data, *m = c->out[1].data;
-  const float *grad = c->in[IN_GRAD].data;
-  double rate = in_f(c, IN_LR, 0);
-  float scale = (float)in_f(c, IN_SCALE, 0), lr = (float)rate, keep = (float)(1 - rate * s.weight_decay);
-  float beta1 = (float)s.beta1, rest1 = (float)(1 - s.beta1), beta2 = (float)s.beta2, rest2 = (float)(1 - s.beta2);
-  for (int64_t e = 0, n = in_elems(c, IN_PARAM); e < n; e++) {
-    float g = grad[e] * scale, direction = beta1 * m[e] + rest1 * g;
-    p[e] = p[e] * keep - lr * (direction > 0 ? 1.0f : direction < 0 ? -1.0f : direction);
-    m[e] = beta2 * m[e] + rest2 * g;
-  }
+  s.scale = in_f(c, IN_SCALE, 0);
+  s.lr = in_f(c, IN_LR, 0);
+  c->loops->lion(c->out[0].data, c->out[1].data, c->in[IN_GRAD].data, in_elems(c, IN_PARAM), &s);
   return STATUS_OK;
 }
 

@@ -337,6 +337,138 @@ static void loop_sgd(float *param, float *momentum, const float *grad, int64_t n
   }
 }
 
+static void loop_moments(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const MomentStep *step) {
+  float scale = (float)step->scale, keep = (float)step->keep, l2 = (float)step->l2, weight1 = (float)(1.0 - step->beta1), beta2 = (float)step->beta2;
+  float weight2 = (float)(1.0 - step->beta2), root2 = (float)step->root2, eps = (float)step->eps, rate_grad = (float)step->rate_grad, rate_mean = (float)step->rate_mean;
+  bool plain = step->plain;
+  EACH {
+    float p = param[i], g = FMA(l2, p, grad[i] * scale), m = FMA(weight1, g - exp_avg[i], exp_avg[i]), v = FMA(weight2 * g, g, exp_avg_sq[i] * beta2);
+    float direction = FMA(rate_grad, g, rate_mean * m), denominator = __builtin_sqrtf(v) / root2 + eps;
+    param[i] = FMA(p, keep, plain ? direction : direction / denominator);
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+  }
+}
+
+static void loop_lion(float *param, float *exp_avg, const float *grad, int64_t n, const LionStep *step) {
+  float scale = (float)step->scale, lr = (float)step->lr, keep = (float)(1 - step->lr * step->weight_decay);
+  float beta1 = (float)step->beta1, rest1 = (float)(1 - step->beta1), beta2 = (float)step->beta2, rest2 = (float)(1 - step->beta2);
+  EACH {
+    float g = grad[i] * scale, m = exp_avg[i], direction = beta1 * m + rest1 * g;
+    float sign = direction > 0 ? 1.0f : direction;          // a NaN stays one
+    sign = direction < 0 ? -1.0f : sign;
+    param[i] = param[i] * keep - lr * sign;
+    exp_avg[i] = beta2 * m + rest2 * g;
+  }
+}
+
+static void loop_lamb(float *direction, float *exp_avg, float *exp_avg_sq, const float *param, const float *grad, int64_t n, const LambStep *step) {
+  float scale = (float)step->scale, beta1 = (float)step->beta1, rest1 = (float)(1 - step->beta1), beta2 = (float)step->beta2, rest2 = (float)(1 - step->beta2);
+  float rate = (float)(1 / step->correction1), root2 = (float)step->root2, eps = (float)step->eps, decay = (float)step->weight_decay;
+  EACH {
+    float g = grad[i] * scale, m = beta1 * exp_avg[i] + rest1 * g, v = beta2 * exp_avg_sq[i] + rest2 * g * g;
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    direction[i] = m * rate / (__builtin_sqrtf(v) / root2 + eps) + decay * param[i];
+  }
+}
+
+static void loop_ema(float *out, const float *average, const float *param, float weight, int64_t n) {
+  EACH out[i] = average[i] + weight * (param[i] - average[i]);
+}
+
+// The code of x is the number of edges below it. In lanes: which group of edges, then how many of that group's, looked up by a shuffle (gathers are slow on
+// many processors). Without shuffles of lanes: by halves, without a branch.
+#if defined __AVX2__
+enum { GROUPS = WIDTH, GROUP = 256 / GROUPS };
+typedef struct CodeEdges { FloatLanes inside[GROUP - 1]; float ends[GROUPS - 1]; } CodeEdges;      // inside[j][g]: edge j of group g; ends[g]: behind group g
+
+static void edges_prepare(const CodeBook *book, CodeEdges *out) {
+  for (int g = 0; g < GROUPS; g++)
+    for (int j = 0; j < GROUP - 1; j++) out->inside[j][g] = book->edges[g * GROUP + j];
+  for (int g = 0; g < GROUPS - 1; g++) out->ends[g] = book->edges[(g + 1) * GROUP - 1];
+}
+
+static void encode(const CodeEdges *edges, const float x[ADAM8_BLOCK], uint8_t codes[ADAM8_BLOCK]) {
+  typedef uint8_t ByteLanes __attribute__((vector_size(WIDTH)));
+  for (int i = 0; i < ADAM8_BLOCK; i += WIDTH) {
+    FloatLanes at;
+    IntLanes group = {0}, inside = {0};
+    memcpy(&at, x + i, sizeof at);
+    for (int g = 0; g < GROUPS - 1; g++) group -= at > edges->ends[g];
+    for (int j = 0; j < GROUP - 1; j++) inside -= at > __builtin_shuffle(edges->inside[j], group);
+    inside += group * GROUP;
+    ByteLanes bytes = __builtin_convertvector(inside, ByteLanes);
+    memcpy(codes + i, &bytes, sizeof bytes);
+  }
+}
+#else
+typedef CodeBook CodeEdges;
+static void edges_prepare(const CodeBook *book, CodeEdges *out) { *out = *book; }
+
+static void encode(const CodeEdges *book, const float x[ADAM8_BLOCK], uint8_t codes[ADAM8_BLOCK]) {
+  for (int i = 0; i < ADAM8_BLOCK; i++) {
+    int code = 0;
+    for (int half = 128; half; half /= 2) code += half & -(int)(x[i] > book->edges[code + half - 1]);
+    codes[i] = (uint8_t)code;
+  }
+}
+#endif
+
+// A block's moments (behind n: zeros) into its scale and codes.
+static inline void encode_block(const CodeEdges *edges, const double *x, int64_t n, uint8_t *codes, float *out_scale) {
+  double most[8] = {0};
+  float parts[ADAM8_BLOCK];
+  uint32_t nans = 0;
+  for (int i0 = 0; i0 < ADAM8_BLOCK; i0 += 8)
+    for (int l = 0; l < 8; l++) {
+      double size = __builtin_fabs(x[i0 + l]);
+      nans |= size != size;
+      most[l] = size > most[l] ? size : most[l];
+    }
+  for (int l = 1; l < 8; l++) most[0] = most[l] > most[0] ? most[l] : most[0];
+  float scale = nans ? NAN : (float)most[0];
+  double inverse = scale > 0 ? 1 / (double)scale : 0;
+  *out_scale = scale;
+  for (int i = 0; i < ADAM8_BLOCK; i++) parts[i] = (float)(x[i] * inverse);
+  uint8_t whole[ADAM8_BLOCK];
+  encode(edges, parts, whole);
+  memcpy(codes, whole, (size_t)n);
+}
+
+__attribute__((optimize("no-tree-vectorize"))) static void decode(const float values[256], const uint8_t *codes, int64_t n, float *out) {
+  for (int64_t i = 0; i < n; i++) out[i] = values[codes[i]];
+}
+
+static void adam8_block(const Adam8Slice *b, const Adam8Step *s, const CodeEdges *mean_edges, const CodeEdges *square_edges) {
+  double mean[ADAM8_BLOCK] = {0}, square[ADAM8_BLOCK] = {0}, mean_scale = *b->mean_scale, square_scale = *b->square_scale;
+  float old_mean[ADAM8_BLOCK], old_square[ADAM8_BLOCK], scale = (float)s->scale, *param = b->param;
+  const float *grad = b->grad;
+  int64_t n = b->n;
+  decode(s->mean.values, b->mean, n, old_mean);
+  decode(s->square.values, b->square, n, old_square);
+  EACH {
+    double p = param[i], g = (double)(grad[i] * scale) + s->l2 * p, m = (double)old_mean[i] * mean_scale, v = (double)old_square[i] * square_scale;
+    mean[i] = m + (1 - s->beta1) * (g - m);
+    square[i] = s->beta2 * v + (1 - s->beta2) * g * g;
+    param[i] = (float)(p * s->keep - s->rate * mean[i] / (__builtin_sqrt(square[i]) / s->root2 + s->eps));
+  }
+  encode_block(mean_edges, mean, n, b->mean, b->mean_scale);
+  encode_block(square_edges, square, n, b->square, b->square_scale);
+}
+
+static void loop_adam8(const Adam8Slice *slice, const Adam8Step *step) {
+  CodeEdges mean, square;
+  edges_prepare(&step->mean, &mean);
+  edges_prepare(&step->square, &square);
+  for (int64_t at = 0, b = 0; at < slice->n; at += ADAM8_BLOCK, b++) {
+    int64_t left = slice->n - at;
+    Adam8Slice block = {slice->param + at, slice->grad + at, slice->mean + at, slice->square + at, slice->mean_scale + b, slice->square_scale + b,
+                        left < ADAM8_BLOCK ? left : ADAM8_BLOCK};
+    adam8_block(&block, step, &mean, &square);
+  }
+}
+
 // ---- Products -------------------------------------------------------------------------------------------------------------------
 // Each element is one chain of fma over x, whatever the blocks: the same bits as an axpy for every x. Blocks of some rows and two vectors stay in
 // registers; what is left of the columns is added up row by row.
@@ -411,4 +543,5 @@ const Loops TABLE_OF(LOOPS_ISA) = {
   .widen_bf16 = loop_widen_bf16, .widen_f16 = loop_widen_f16, .narrow_bf16 = loop_narrow_bf16, .narrow_f16 = loop_narrow_f16,
   .finite_f32 = loop_finite_f32, .finite_bf16 = loop_finite_bf16, .finite_f16 = loop_finite_f16,
   .max = loop_max, .sum = loop_sum, .sum_squares = loop_sum_squares, .dot = loop_dot, .random = loop_random, .adam = loop_adam, .sgd = loop_sgd,
+  .moments = loop_moments, .lion = loop_lion, .lamb = loop_lamb, .ema = loop_ema, .adam8 = loop_adam8,
 };

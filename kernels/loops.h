@@ -24,6 +24,17 @@ typedef struct AdamStep {
   int64_t t;                                       // 1-based step
   bool decoupled;                                  // AdamW
 } AdamStep;
+// NAdam and RAdam: p keep + (rate_grad g + rate_mean m) / (sqrt(v) / root2 + eps); plain: without the quotient. `l2` times the parameter joins the gradient.
+typedef struct MomentStep { double scale, keep, l2, beta1, beta2, root2, eps, rate_grad, rate_mean; bool plain; } MomentStep;
+typedef struct LionStep { double scale, lr, beta1, beta2, weight_decay; } LionStep;
+typedef struct LambStep { double scale, beta1, beta2, eps, weight_decay, correction1, root2; } LambStep;      // corrections of this step
+
+// Adam whose moments are codes (kernels/adam8.c), in blocks that have a scale each. A book is 256 ascending numbers and the 255 edges between them.
+enum { ADAM8_BLOCK = 256 };
+typedef struct CodeBook { float values[256], edges[255]; } CodeBook;       // edge i lies between values i and i + 1
+typedef struct Adam8Step { double scale, keep, l2, beta1, beta2, eps, rate, root2; CodeBook mean, square; } Adam8Step;
+typedef struct Adam8Slice { float *param; const float *grad; uint8_t *mean, *square; float *mean_scale, *square_scale; int64_t n; } Adam8Slice;   // whole blocks
+
 typedef struct SgdStep { double lr, momentum, dampening, weight_decay, scale; int64_t t; bool nesterov; } SgdStep;
 
 // out[r][i] += alpha a[r][x] b[x][i]; out and b have rows of n elements, a has any strides.
@@ -76,6 +87,11 @@ typedef struct Loops {
   // 64 words of Philox 4x32-10 (Salmon et al., SC'11): word 16 w + l is word w of counter (16 block + l, when).
   void (*random)(uint32_t out[LOOPS_RANDOM_WORDS], uint64_t key, uint64_t when, uint64_t block);
   void (*adam)(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const AdamStep *step);
+  void (*moments)(float *param, float *exp_avg, float *exp_avg_sq, const float *grad, int64_t n, const MomentStep *step);
+  void (*lion)(float *param, float *exp_avg, const float *grad, int64_t n, const LionStep *step);
+  void (*lamb)(float *direction, float *exp_avg, float *exp_avg_sq, const float *param, const float *grad, int64_t n, const LambStep *step);
+  void (*ema)(float *out, const float *average, const float *param, float weight, int64_t n);       // average + weight (param - average)
+  void (*adam8)(const Adam8Slice *slice, const Adam8Step *step);       // in double, as the reference does it; only the last block may be cut
   void (*sgd)(float *param, float *momentum, const float *grad, int64_t n, const SgdStep *step);   // momentum NULL: none
 } Loops;
 

@@ -85,9 +85,7 @@ static Status ema_ref(const KernelContext *c) {
 static Status ema_cpu(const KernelContext *c) {
   double decay;
   TRY(kernel_parse_decimal(c->node, "decay", ((const EmaAttrs *)c->node->attrs)->decay, 0, 1, &decay));
-  const float *param = c->in[EMA_PARAM].data, *average = c->in[EMA_AVERAGE].data;
-  float *out = c->out[0].data, weight = (float)(1 - decay);
-  for (int64_t e = 0, n = in_elems(c, EMA_PARAM); e < n; e++) out[e] = average[e] + weight * (param[e] - average[e]);
+  c->loops->ema(c->out[0].data, c->in[EMA_AVERAGE].data, c->in[EMA_PARAM].data, (float)(1 - decay), in_elems(c, EMA_PARAM));
   return STATUS_OK;
 }
 

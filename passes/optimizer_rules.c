@@ -40,6 +40,17 @@ static void emit_adam8_step(BucketUpdate *u, const CompileOptions *o, bool decou
 static void emit_adam8(BucketUpdate *u, const CompileOptions *o) { emit_adam8_step(u, o, false); }
 static void emit_adamw8(BucketUpdate *u, const CompileOptions *o) { emit_adam8_step(u, o, true); }
 
+// NAdam, RAdam.
+static void emit_variant(BucketUpdate *u, const Op *op, const CompileOptions *o) {
+  const AttrInit end = {.name = NULL}, decay = A_DECIMAL("momentum_decay", o->momentum_decay);
+  const AttrInit attrs[] = {A_DECIMAL("beta1", o->beta1), A_DECIMAL("beta2", o->beta2), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay),
+                            A_INT("decoupled", o->decoupled_weight_decay), op == &op_Nadam ? decay : end, end};
+  update_step(u, op, INPUTS(update_state(u, "exp_avg", 0), update_state(u, "exp_avg_sq", 0)), attrs);
+}
+
+static void emit_nadam(BucketUpdate *u, const CompileOptions *o) { emit_variant(u, &op_Nadam, o); }
+static void emit_radam(BucketUpdate *u, const CompileOptions *o) { emit_variant(u, &op_Radam, o); }
+
 static void emit_adagrad(BucketUpdate *u, const CompileOptions *o) {
   update_step(u, &op_Adagrad, INPUTS(update_state(u, "sum", o->initial_accumulator)),
               ATTRS(A_DECIMAL("lr_decay", o->lr_decay), A_DECIMAL("eps", o->eps), A_DECIMAL("weight_decay", o->weight_decay)));
@@ -85,13 +96,17 @@ static void emit_muon(BucketUpdate *u, const CompileOptions *o) {
 static void emit_adafactor(BucketUpdate *u, const CompileOptions *o) {
   const Bucket *bucket = &u->lower->graph->buckets[u->index];
   Value *direction;
+  const char *eps = isnan(o->eps) ? "" : decimal(u, o->eps);
   if (bucket->types[0].rank < 2) {
-    direction = update_direction(u, &op_AdafactorDirection, INPUTS(update_state(u, "variance", 0)), NULL);
+    direction = update_direction(u, &op_AdafactorDirection, INPUTS(update_state(u, "variance", 0)),
+                                 ATTRS(A_STRING("eps1", eps), A_DECIMAL("beta2_decay", o->beta2_decay)));
   } else {
     Value *row_var = update_state_of(u, "row_var", STATE_ROWS, bucket->dtype, 0), *col_var = update_state_of(u, "col_var", STATE_COLUMNS, bucket->dtype, 0);
-    direction = update_factored(u, &op_AdafactorDirection, INPUTS(row_var, col_var), ATTRS(A_INT("factored", 1)));
+    direction = update_factored(u, &op_AdafactorDirection, INPUTS(row_var, col_var),
+                                ATTRS(A_INT("factored", 1), A_STRING("eps1", eps), A_DECIMAL("beta2_decay", o->beta2_decay)));
   }
-  update_apply(u, &op_AdafactorApply, direction, INPUTS(update_norms(u, direction), u->step), ATTRS(A_DECIMAL("weight_decay", o->weight_decay)));
+  update_apply(u, &op_AdafactorApply, direction, INPUTS(update_norms(u, direction), u->step),
+               ATTRS(A_DECIMAL("weight_decay", o->weight_decay), A_DECIMAL("eps2", o->eps2), A_DECIMAL("threshold", o->clip_threshold)));
 }
 
 // ---- The rule that the model brings -------------------------------------------------------------------------------------------
@@ -122,11 +137,13 @@ const OptimizerRule optimizer_rules[] = {
     {"adamw", emit_adamw, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
     {"adam8", emit_adam8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"adamw8", emit_adamw8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
+    {"nadam", emit_nadam, REACH_ELEMENT, READS_BETAS | READS_EPS | READS_MOMENTUM_DECAY | READS_DECOUPLED, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
+    {"radam", emit_radam, REACH_ELEMENT, READS_BETAS | READS_EPS | READS_DECOUPLED, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"adagrad", emit_adagrad, REACH_ELEMENT, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
     {"rmsprop", emit_rmsprop, REACH_ELEMENT, READS_MOMENTUM | READS_EPS | READS_ALPHA, .eps = 1e-8},
     {"lion", emit_lion, REACH_ELEMENT, READS_BETAS, .beta1 = 0.9, .beta2 = 0.99},
     {"lamb", emit_lamb, REACH_TENSOR, READS_BETAS | READS_EPS, .eps = 1e-6, .beta1 = 0.9, .beta2 = 0.999},
-    {"adafactor", emit_adafactor, REACH_TENSOR, 0, .by_shape = true},
+    {"adafactor", emit_adafactor, REACH_TENSOR, READS_EPS | READS_ADAFACTOR, .eps = NAN, .by_shape = true},
     {"muon", emit_muon, REACH_MATRIX, READS_MOMENTUM | READS_BETAS | READS_EPS | READS_MUON_ADJUST, .weight_decay = 0.1, .momentum = 0.95, .by_shape = true},
     {"model_momentum", emit_model_momentum, .own = true},
     {"model_adagrad", emit_model_adagrad, .own = true},

@@ -24,6 +24,9 @@ enum {   // options that only some optimizers read; lr, weight_decay and clippin
   READS_LR_DECAY = 1 << 6,
   READS_INITIAL_ACCUMULATOR = 1 << 7,
   READS_MUON_ADJUST = 1 << 8,
+  READS_MOMENTUM_DECAY = 1 << 9,
+  READS_DECOUPLED = 1 << 10,
+  READS_ADAFACTOR = 1 << 11,   // beta2_decay, eps2, clip_threshold
 };
 
 // What one element's update depends on.

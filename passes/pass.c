@@ -51,6 +51,10 @@ CompileOptions compile_options_default(void) {
       .weight_decay = NAN,
       .alpha = 0.99,
       .offload_window_bytes = INT64_C(32) << 20,
+      .momentum_decay = 0.004,
+      .beta2_decay = -0.8,
+      .eps2 = 0.001,
+      .clip_threshold = 1,
   };
 }
 

@@ -52,6 +52,9 @@ typedef struct CompileOptions {
   double lr, momentum, dampening, beta1, beta2, eps, weight_decay, clip_norm;   // clip_norm 0: none
   double alpha, lr_decay, initial_accumulator;       // rmsprop; adagrad
   bool nesterov;
+  double momentum_decay;                             // nadam
+  bool decoupled_weight_decay;                       // nadam, radam
+  double beta2_decay, eps2, clip_threshold;          // adafactor
   const char *muon_adjust;       // "original", "match-rms-adamw"
   bool param_norms;              // norms of single gradients are kept for the report
   double clip_value;             // each element of the mean gradient, before clip_norm; 0: none

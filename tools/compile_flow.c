@@ -437,6 +437,11 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   c.momentum = options->given.momentum ? options->momentum : NAN;
   c.dampening = options->dampening;
   c.nesterov = options->nesterov;
+  c.momentum_decay = options->momentum_decay;
+  c.decoupled_weight_decay = options->decoupled_weight_decay;
+  c.beta2_decay = options->beta2_decay;
+  c.eps2 = options->eps2;
+  c.clip_threshold = options->clip_threshold;
   TRY(read_betas(options, &c));
   const OwnOptimizer *own = options->given.optimizer || !flow->graph ? NULL : flow->graph->own_optimizer;
   if (own) {
@@ -471,7 +476,9 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
 // Options of the command line that only some optimizers read.
 static const struct { const char *option; uint32_t bit; } optimizer_options[] = {
     {"momentum", READS_MOMENTUM}, {"dampening", READS_DAMPENING}, {"nesterov", READS_NESTEROV}, {"betas", READS_BETAS}, {"eps", READS_EPS}, {"alpha", READS_ALPHA},
-    {"lr-decay", READS_LR_DECAY}, {"initial-accumulator", READS_INITIAL_ACCUMULATOR}, {"muon-adjust", READS_MUON_ADJUST}};
+    {"lr-decay", READS_LR_DECAY}, {"initial-accumulator", READS_INITIAL_ACCUMULATOR}, {"muon-adjust", READS_MUON_ADJUST},
+    {"momentum-decay", READS_MOMENTUM_DECAY}, {"decoupled-weight-decay", READS_DECOUPLED}, {"beta2-decay", READS_ADAFACTOR}, {"eps2", READS_ADAFACTOR},
+    {"clip-threshold", READS_ADAFACTOR}};
 
 bool flow_optimizer_reads(const OptimizerRule *rule, const char *option) {
   for (size_t i = 0; i < sizeof optimizer_options / sizeof *optimizer_options; i++)

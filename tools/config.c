@@ -41,7 +41,7 @@ static void derive_optimizer(Effective *e, const CompileOptions *c, const OwnOpt
   if (!rule) return;
   CompileOptions with = optimizer_rule_options(rule, c, NULL);
   if (!o->given.weight_decay) derive(e, "weight-decay", real_text(e, with.weight_decay), origin);
-  if (!o->given.eps && rule->reads & READS_EPS) derive(e, "eps", real_text(e, with.eps), origin);
+  if (!o->given.eps && rule->reads & READS_EPS && !isnan(with.eps)) derive(e, "eps", real_text(e, with.eps), origin);
   if (!o->given.momentum && rule->reads & READS_MOMENTUM) derive(e, "momentum", real_text(e, with.momentum), origin);
   if (!o->given.betas && rule->reads & READS_BETAS)
     derive(e, "betas", arena_printf(e->arena, "%s,%s", real_text(e, with.beta1), real_text(e, with.beta2)), origin);

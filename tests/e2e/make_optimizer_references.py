@@ -16,6 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def train(name, settings, dtype=torch.float64):
     settings = dict(settings)
+    torch.set_default_dtype(dtype)        # NAdam's product of momenta has that type
     groups, vectors = settings.pop("groups", {}), settings.pop("vectors", None)
     p = {n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in params().items()}
     mine = [n for n in SHAPES if not vectors or len(SHAPES[n]) == 2]

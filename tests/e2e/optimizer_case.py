@@ -60,6 +60,14 @@ CASES = {
     "adagrad": (["--optimizer", "adagrad", "--lr", 0.05, "--lr-decay", 0.1, "--initial-accumulator", 0.1],
                 ("Adagrad", dict(lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1))),
     "rmsprop": (["--optimizer", "rmsprop", "--lr", 0.005, "--momentum", 0.5], ("RMSprop", dict(lr=0.005, momentum=0.5))),
+    "nadam": (["--optimizer", "nadam", "--lr", 0.02, "--weight-decay", 0.05], ("NAdam", dict(lr=0.02, weight_decay=0.05))),
+    "nadam_decoupled": (["--optimizer", "nadam", "--lr", 0.02, "--weight-decay", 0.3, "--decoupled-weight-decay", "--momentum-decay", 0.5, "--betas", "0.8,0.95"],
+                        ("NAdam", dict(lr=0.02, weight_decay=0.3, decoupled_weight_decay=True, momentum_decay=0.5, betas=(0.8, 0.95)))),
+    "radam": (["--optimizer", "radam", "--lr", 0.02, "--weight-decay", 0.05], ("RAdam", dict(lr=0.02, weight_decay=0.05))),       # 5 steps of momentum alone
+    "radam_decoupled": (["--optimizer", "radam", "--lr", 0.02, "--weight-decay", 0.3, "--decoupled-weight-decay", "--betas", "0.8,0.6"],
+                        ("RAdam", dict(lr=0.02, weight_decay=0.3, decoupled_weight_decay=True, betas=(0.8, 0.6)))),               # always that
+    "adafactor_options": (["--optimizer", "adafactor", "--lr", 0.05, "--beta2-decay", -0.5, "--eps", 0.003, "--eps2", 0.2, "--clip-threshold", 1.3],
+                          ("Adafactor", dict(lr=0.05, beta2_decay=-0.5, eps=(0.003, 0.2), d=1.3))),
     "adafactor": (["--optimizer", "adafactor", "--lr", 0.05, "--weight-decay", 0.02], ("Adafactor", dict(lr=0.05, weight_decay=0.02))),
     # PyTorch iterates in bfloat16, so that its results are compared loosely; the formula in float64 is in test_optimizers.py
     "muon": (["--optimizer", "muon", "--lr", 0.02, "--weight-decay", 0.1, "--group", "@vectors:optimizer=sgd,weight-decay=0"],

@@ -220,7 +220,11 @@ def check_schedules(tmp):
 def check_optimizers(tmp):
     for kind, p, wanted in (("AdamW", {"lr": 1e-4}, {"optimizer": "adamw", "weight-decay": 0, "lr": 1e-4}), ("Adam", {"adam_w_mode": False, "weight_decay": 0.1}, {"optimizer": "adam", "weight-decay": 0.1, "lr": 1e-3}),
                             ("SGD", {"momentum": 0.9, "nesterov": True}, {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}), ("Lamb", {}, {"optimizer": "lamb", "eps": 1e-8}),
-                            ("Lion", {}, {"optimizer": "lion", "lr": 1e-4, "betas": [0.9, 0.99]}), ("Adagrad", {}, {"optimizer": "adagrad", "lr": 1e-2, "eps": 1e-10})):
+                            ("Lion", {}, {"optimizer": "lion", "lr": 1e-4, "betas": [0.9, 0.99]}), ("Adagrad", {}, {"optimizer": "adagrad", "lr": 1e-2, "eps": 1e-10}),
+                            ("NAdam", {"momentum_decay": 0.01, "decoupled_weight_decay": True}, {"optimizer": "nadam", "lr": 2e-3, "momentum-decay": 0.01, "decoupled-weight-decay": True}),
+                            ("RAdam", {"betas": [0.8, 0.9]}, {"optimizer": "radam", "lr": 1e-3, "betas": [0.8, 0.9]}),
+                            ("Adafactor", {"eps": [1e-30, 0.01], "d": 2, "beta2_decay": -0.5},
+                             {"optimizer": "adafactor", "lr": 1e-2, "eps": 1e-30, "eps2": 0.01, "clip-threshold": 2, "beta2-decay": -0.5})):
         path = write(tmp, {"optimizer": {"type": kind, "params": p}, "train_batch_size": 64})
         got = {k: v[0] for k, v in settings(path, "--ranks", 2).items()}
         expect(got, {**wanted, "clip-norm": 1, "batch": 32, "micro-batches": 2}, kind)

@@ -350,6 +350,62 @@ static void test_sgd(void **state) {
     }
 }
 
+// The other steps: the same bits on every instruction set, at any offset and length (adam8: of whole blocks). That they compute the right thing: tests/ops.
+enum { SLICE = 3 * ADAM8_BLOCK + 77 };
+typedef struct StepData { float param[SLICE], first[SLICE], second[SLICE], grad[SLICE], scales[8], other_scales[8]; uint8_t codes[SLICE], other_codes[SLICE]; } StepData;
+
+static void step_data(StepData *d) {
+  uint64_t seed = 11;
+  fill(d->param, SLICE, 12);
+  fill(d->grad, SLICE, 13);
+  for (int i = 0; i < SLICE; i++) {
+    d->first[i] = unit(&seed) - 0.5f;
+    d->second[i] = unit(&seed);
+    d->codes[i] = (uint8_t)next(&seed);
+    d->other_codes[i] = (uint8_t)next(&seed);
+  }
+  for (int i = 0; i < 8; i++) d->scales[i] = unit(&seed), d->other_scales[i] = unit(&seed);
+}
+
+static void run_step(int which, const Loops *l, StepData *d, int64_t at, int64_t n) {
+  MomentStep moments = {0.5, 0.99, which == 0 ? 0.1 : 0, 0.9, 0.99, 0.3, 1e-8, which == 0 ? -1e-3 : 0, -1e-2, which == 2};
+  LionStep lion = {0.5, 1e-2, 0.9, 0.99, 0.1};
+  LambStep lamb = {0.5, 0.9, 0.99, 1e-6, 0.1, 0.3, 0.2};
+  Adam8Step adam8 = {.scale = 0.5, .keep = 0.99, .l2 = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .rate = 1e-2, .root2 = 0.3};
+  for (int i = 0; i < 256; i++) adam8.mean.values[i] = (float)(i - 128) / 128, adam8.square.values[i] = (float)i / 255;
+  for (int i = 0; i < 255; i++) {
+    adam8.mean.edges[i] = (adam8.mean.values[i] + adam8.mean.values[i + 1]) / 2;
+    adam8.square.edges[i] = (adam8.square.values[i] + adam8.square.values[i + 1]) / 2;
+  }
+  Adam8Slice slice = {d->param + at, d->grad + at, d->codes + at, d->other_codes + at, d->scales + at / ADAM8_BLOCK, d->other_scales + at / ADAM8_BLOCK, n};
+  float *p = d->param + at, *m = d->first + at, *v = d->second + at, *g = d->grad + at;
+  if (which < 3) l->moments(p, m, v, g, n, &moments);
+  else if (which == 3) l->lion(p, m, g, n, &lion);
+  else if (which == 4) l->lamb(p, m, v, p, g, n, &lamb);
+  else if (which == 5) l->ema(p, p, g, 0.01f, n);
+  else l->adam8(&slice, &adam8);
+}
+
+static bool same_data(const StepData *a, const StepData *b) {
+  return same(a->param, b->param, SLICE) && same(a->first, b->first, SLICE) && same(a->second, b->second, SLICE) && same(a->scales, b->scales, 8) &&
+         same(a->other_scales, b->other_scales, 8) && !memcmp(a->codes, b->codes, SLICE) && !memcmp(a->other_codes, b->other_codes, SLICE);
+}
+
+static void test_step_bits(void **state) {
+  static StepData whole, parts;
+  for (int which = 0; which < 7; which++) {
+    step_data(&whole);
+    run_step(which, loops_for(ISA_SCALAR), &whole, 0, SLICE);
+    for (Isa isa = ISA_SCALAR; isa < ISA_COUNT; isa++)
+      for (int64_t cut = 0; cut < SLICE && isa_available(isa); cut += which == 6 ? ADAM8_BLOCK : 61) {
+        step_data(&parts);
+        run_step(which, loops_for(ISA_SCALAR), &parts, 0, cut);
+        run_step(which, loops_for(isa), &parts, cut, SLICE - cut);
+        if (!same_data(&whole, &parts)) fail_msg("step %d, %s: other bits when cut at %d", which, isa_name(isa), (int)cut);
+      }
+  }
+}
+
 // Philox 4x32-10 with key 0 and counter 0 begins with these words (the generator's published test vector).
 static void test_random(void **state) {
   static const uint32_t known[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
@@ -381,7 +437,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test_prestate(test_accuracy, &stride), cmocka_unit_test(test_halves), cmocka_unit_test(test_map_bits), cmocka_unit_test(test_finite),
     cmocka_unit_test(test_pair_bits), cmocka_unit_test(test_scalar_operand_bits), cmocka_unit_test(test_product_bits),
     cmocka_unit_test(test_reductions), cmocka_unit_test(test_adam), cmocka_unit_test(test_sgd),
-    cmocka_unit_test(test_random), cmocka_unit_test(test_names),
+    cmocka_unit_test(test_step_bits), cmocka_unit_test(test_random), cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
