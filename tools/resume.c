@@ -68,12 +68,14 @@ Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_ch
   return status_context(status, "%s/meta.json", options->resume);
 }
 
-Status resume_data(const Options *options, const Checkpoint *checkpoint, const char *const *data, size_t n_data, Arena *arena, int64_t *out_batch) {
-  const CheckpointInfo *info = checkpoint_info(checkpoint);
+Status resume_data(const Options *options, const Checkpoint *checkpoint, const Data *data, Arena *arena, const char *const **out_texts, size_t *out_n,
+                   int64_t *out_batch) {
+  const CheckpointInfo *info = checkpoint ? checkpoint_info(checkpoint) : NULL;
   const char *difference = NULL;
-  *out_batch = options->new_data ? 0 : info->next_batch;
-  if (options->new_data || !info->data) return STATUS_OK;
-  TRY(data_difference(info->data, info->n_data, data, n_data, arena, &difference));
+  *out_batch = info && !options->new_data ? info->next_batch : 0;
+  if (info || options->save) TRY(data_fingerprint(data, arena, out_texts, out_n));
+  if (!info || options->new_data || !info->data) return STATUS_OK;
+  TRY(data_difference(info->data, info->n_data, *out_texts, *out_n, arena, &difference));
   if (difference)
     FAIL(USAGE, NULL, "--data: the checkpoint '%s' was saved within other data: they %s; give the same, or --new-data to begin these at their first batch",
          options->resume, difference);

@@ -12,8 +12,10 @@
 // options with which it is continued: what the command line does not say is as it was. What differs is said on stderr.
 MUST_USE Status resume_open(const Options *options, const Flow *flow, Checkpoint **out_checkpoint, Options *out);
 
-// Are `data` those that the checkpoint was reading? USAGE names the first that is not; with --new-data nothing is asked. *out_batch: where they go on.
-MUST_USE Status resume_data(const Options *options, const Checkpoint *checkpoint, const char *const *data, size_t n_data, Arena *arena, int64_t *out_batch);
+// What the data are (data_fingerprint), where a checkpoint is read or will be written, and at which batch the run begins: where `checkpoint` (may be NULL) was,
+// which must have been reading them: USAGE names the first that it was not. With --new-data nothing is asked, and it is the first batch.
+MUST_USE Status resume_data(const Options *options, const Checkpoint *checkpoint, const Data *data, Arena *arena, const char *const **out_texts, size_t *out_n,
+                            int64_t *out_batch);
 
 // What a checkpoint of this run records in `options` and `defaults` of its CheckpointInfo; heap, ended by options_free_texts.
 MUST_USE Status resume_record(const Options *options, const Flow *flow, int64_t total_steps, TextList *given, TextList *defaults);

@@ -298,20 +298,13 @@ static Status compile_known_shapes(Run *run) {
   return compile_shapes(run, run->first_step * run->micro_batches, needed * run->micro_batches);
 }
 
-// Where in the data it goes on.
-static Status find_place(Run *run) {
-  int64_t next = 0;
-  if (run->checkpoint || run->options->save) TRY(data_fingerprint(run->data, run->flow.arena, &run->data_texts, &run->n_data_texts));
-  if (run->checkpoint) TRY(resume_data(run->options, run->checkpoint, run->data_texts, run->n_data_texts, run->flow.arena, &next));
-  run->batch_offset = next - run->first_step * run->micro_batches;
-  return STATUS_OK;
-}
-
 static Status choose_steps(Run *run) {
   const Options *o = run->options;
   const Graph *program = run->flow.plan.programs[0];
   run->micro_batches = program->recipe.micro_per_rank * mesh_ranks(&program->mesh);
-  TRY(find_place(run));
+  int64_t next;
+  TRY(resume_data(o, run->checkpoint, run->data, run->flow.arena, &run->data_texts, &run->n_data_texts, &next));
+  run->batch_offset = next - run->first_step * run->micro_batches;
   run->data_feed = data_feed(run->data);
   run->moved_feed = (DataFeed){fill_moved, run, variant_moved};
   int64_t batches = data_batches(run->data);
