@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -76,6 +77,14 @@ static Status choose_ranks(const Job *c, Options *o) {
   return STATUS_OK;
 }
 
+// mpirun binds a process to one processor where it starts few.
+static void warn_of_processors(const Options *o) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) >= o->ranks_per_process) return;
+  fprintf(stderr, "tessera: warning: %" PRId64 " ranks share %d processor%s: mpirun --bind-to none, or --map-by slot:PE=%" PRId64 ", gives a process more\n",
+          o->ranks_per_process, CPU_COUNT(&set), CPU_COUNT(&set) == 1 ? "" : "s", o->ranks_per_process);
+}
+
 static Status check_streams(const Options *o) {
   for (int i = 0; i < o->data.n; i++)
     if (!strcmp(o->data.items[i], "-"))
@@ -104,6 +113,7 @@ Status job_open(Job *c, const Options *given, Options *out) {
   c->told = true;                  // all processes find the same
   TRY(check_streams(out));
   TRY(choose_ranks(c, out));
+  warn_of_processors(out);
   c->told = false;
   return STATUS_OK;
 }
@@ -263,7 +273,8 @@ Status job_agree(Job *c, const Options *options, const JobState *state, const St
     own->code = (int32_t)status_code(why);
     status_text(why, own->why, sizeof own->why);
   }
-  status = transport_exchange(c->transports[0], own, records, sizeof *records, (int64_t)(options->deadline * 1e9));
+  double longest_s = options->hang > options->deadline ? options->hang : options->deadline;      // a process may read and compile for that long
+  status = transport_exchange(c->transports[0], own, records, sizeof *records, (int64_t)(longest_s * 1e9));
   c->told = !status && (c->process == 0 || !why || records[0].failed);       // its own error each says itself, unless the first has it, too
   if (!status && !why) status = compare(records, c->processes);
   if (!status && !why) c->told = false;

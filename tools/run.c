@@ -112,6 +112,7 @@ typedef struct Run {
   int n_uses;
   bool interrupted;
   bool others_stopped;         // another process was interrupted or cannot go on
+  bool ended;                  // all that processes do together is done
   Status stop;                 // why it cannot go on; what was done is kept
   const WeightOrigin *origins; // for checkpoints; NULL: not asked yet
   size_t n_origins;
@@ -668,6 +669,7 @@ static Status do_run(Run *run) {
   TRY(executor_params_hash(run->executor, run->params_hash));
   TRY(gather_uses(run));
   TRY(save(run));
+  run->ended = true;
   Status stop = run->stop;
   run->stop = STATUS_OK;
   if (stop && o->save && stop->code != STATUS_IO)
@@ -727,13 +729,14 @@ static int worker(void *arg, LaunchChannel *channel) {
   sigaction(SIGTERM, &stop, NULL);
   Status status = job_open(&run.job, launch->options, &run.given);
   if (!status) status = do_run(&run);
-  if (status && run.executor && run.job.processes > 1) executor_abort(run.executor, status);
+  if (status && run.executor && run.job.processes > 1 && !run.ended) executor_abort(run.executor, status);
   Status reported = write_report(&run, status);
   if (reported && status) command_print_error(reported);
   else if (reported) status = reported;
-  bool said = run.job.process && (run.job.told || run.others_stopped || (run.executor && executor_was_told(run.executor)));
+  bool alike = run.job.told || run.others_stopped || status_code(status) == STATUS_CHECK;       // the first process says it
+  bool said = run.job.process && (alike || (run.executor && executor_was_told(run.executor)));
   FILE *errors = run.job.errors;
-  finish(&run, !status || run.job.told);
+  finish(&run, !status || run.job.told || run.ended);
   if (errors) stderr = errors;
   if (!said) return command_print_error(status);
   int code = (int)status_code(status);

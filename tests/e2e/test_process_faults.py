@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from e2e import TESSERA, check, finish, inputs, model, sanitized
+from e2e import TESSERA, check, finish, inputs, model, sanitized, tessera
 
 ROUNDS = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 1
 DEADLINE_S, LIMIT_S = 2, 30
@@ -132,6 +132,21 @@ def failing_rank():
         return time.time() - begin
 
 
+def stop_signal():
+    """SIGTERM to one process: all end after the same step, and the checkpoint is whole."""
+    with tempfile.TemporaryDirectory() as tmp:
+        saved = os.path.join(tmp, "saved")
+        job = Job(tmp, "--save", saved)
+        if not check(job.trains(), "a stop signal: the job does not train"):
+            job.process.kill()
+            return
+        os.kill(pair_of(job.process.pid, 1)[0], signal.SIGTERM)
+        code, said = job.ends()
+        done = re.search(r"stopped after (\d+) steps, since another process was", said)
+        p = tessera("export", saved, "-o", os.path.join(tmp, "w.safetensors"))
+        check(code == 1 and done and p.returncode == 0, "a stop signal: exit %s: %s %s" % (code, said[-600:], p.stderr))
+
+
 KINDS = {
     "a killed worker": (lambda s, w: os.kill(w, signal.SIGKILL), [r"of ranks 2 to 3 was ended by signal 9 \(Killed\) after step \d+"]),
     "a stopped worker": (lambda s, w: os.kill(w, signal.SIGSTOP), [r"no answer from process 1 \(ranks 2 to 3\)", r"step \d+"]),
@@ -150,6 +165,7 @@ def main():
         for name, kind in KINDS.items():
             times.setdefault(name, []).append(fault(name, *kind))
         times.setdefault("a failing rank (whole job)", []).append(failing_rank())
+    stop_signal()
     for name, took in times.items():
         took = [t for t in took if t is not None]
         if took:
