@@ -735,12 +735,12 @@ static int worker(void *arg, LaunchChannel *channel) {
   else if (reported) status = reported;
   bool alike = run.job.told || run.others_stopped || status_code(status) == STATUS_CHECK;       // the first process says it
   bool said = run.job.process && (alike || (run.executor && executor_was_told(run.executor)));
-  FILE *errors = run.job.errors;
-  finish(&run, !status || run.job.told || run.ended);
-  if (errors) stderr = errors;
-  if (!said) return command_print_error(status);
+  if (run.job.errors) stderr = run.job.errors;
+  bool orderly = !status || run.job.told || run.ended;
   int code = (int)status_code(status);
-  status_free(status);
+  if (said) status_free(status);
+  else command_print_error(status);                // before the others can end: their launcher then ends this one
+  finish(&run, orderly);
   return code;
 }
 
