@@ -217,7 +217,8 @@ static Status parse_option(int argc, char **argv, int *i, unsigned command, Opti
   const char *value = NULL;
   TRY(find_row(argv[*i], command, &row, &value));
   bool takes_value = row->kind != KIND_FLAG && row->kind != KIND_OFF;
-  if (!takes_value && value) FAIL(USAGE, NULL, "--%s takes no value", row->name);
+  bool off = !takes_value && value && !strcmp(value, "false");
+  if (!takes_value && value && !off && strcmp(value, "true")) FAIL(USAGE, NULL, "--%s takes no value but =true or =false", row->name);
   bool none_follows = *i + 1 >= argc || !strncmp(argv[*i + 1], "--", 2);
   if (takes_value && !value && none_follows && command == SHOW && (row->commands & BARE)) value = "";
   if (takes_value && !value) {
@@ -225,7 +226,8 @@ static Status parse_option(int argc, char **argv, int *i, unsigned command, Opti
     value = argv[++*i];
   }
   *(bool *)((char *)out + row->given_offset) = true;
-  return set_field(row, value, true, out);
+  if (!takes_value) *(bool *)((char *)out + row->offset) = (row->kind == KIND_FLAG) != off;
+  return takes_value ? set_field(row, value, true, out) : STATUS_OK;
 }
 
 Status options_parse(int argc, char **argv, int first, unsigned command, Options *out) {

@@ -217,6 +217,19 @@ def check_schedules(tmp):
         check(close(r["lr"], deepspeed_rates(config, 14)), "%s %s: rates %s, DeepSpeed's %s" % (kind, p, r["lr"], deepspeed_rates(config, 14)))
 
 
+def check_flags_off(tmp):
+    """The command line wins over a flag of the file, either way."""
+    path = write(tmp, {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "no-shuffle": True})
+    expect(settings(path), {"nesterov": (True, "file")}, "a flag of the file")
+    expect(settings(path, "--nesterov=false"), {"nesterov": (False, "command line")}, "--nesterov=false")
+    expect(settings(path, "--nesterov=true"), {"nesterov": (True, "command line")}, "--nesterov=true")
+    plain = train("mlp", "--optimizer", "sgd", "--momentum", 0.9, "--steps", 3)
+    off = train("mlp", "--config", path, "--nesterov=false", "--steps", 3)
+    check(off["params_hash"] == plain["params_hash"], "--nesterov=false trains otherwise than without it")
+    r = train("mlp", "--nesterov=maybe", "--steps", 1, expect=2)
+    check("=true or =false" in r["stderr"], r["stderr"])
+
+
 def check_optimizers(tmp):
     for kind, p, wanted in (("AdamW", {"lr": 1e-4}, {"optimizer": "adamw", "weight-decay": 0, "lr": 1e-4}), ("Adam", {"adam_w_mode": False, "weight_decay": 0.1}, {"optimizer": "adam", "weight-decay": 0.1, "lr": 1e-3}),
                             ("SGD", {"momentum": 0.9, "nesterov": True}, {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}), ("Lamb", {}, {"optimizer": "lamb", "eps": 1e-8}),
@@ -296,6 +309,7 @@ with tempfile.TemporaryDirectory() as tmp:
     check_auto(tmp)
     check_observers(tmp)
     check_schedules(tmp)
+    check_flags_off(tmp)
     check_optimizers(tmp)
     check_checkpointing(tmp)
     check_refused(tmp)
