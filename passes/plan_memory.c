@@ -321,6 +321,33 @@ static void find_joins(Memory *m) {
     }
 }
 
+// What is read from disk or written there lies at whole pages, so that it is moved without a copy: such buffers get room for that.
+enum { PAGED_BYTES_MIN = 1 << 18 };
+
+static const Value *paged_value(const Node *n) {
+  const Value *from = n->op->flags & OP_TRANSFER ? n->inputs[0] : NULL, *to = from ? n->outputs[0] : NULL;
+  const Value *here = !from ? NULL : to->tier == TIER_NVME ? from : from->tier == TIER_NVME ? to : NULL;
+  return here && value_bytes(here) >= PAGED_BYTES_MIN ? here : NULL;
+}
+
+static bool *widen_to_pages(Graph *g) {
+  bool *paged = ARENA_ARRAY(g->arena, bool, g->n_buffers);
+  for (size_t i = 0; i < g->n_nodes; i++) {
+    const Value *v = paged_value(g->nodes[i]);
+    if (!v || paged[v->loc.buffer] || g->buffers[v->loc.buffer].scope != SCOPE_RANK) continue;
+    paged[v->loc.buffer] = true;
+    g->buffers[v->loc.buffer].bytes += PLAN_PAGE_BYTES - BUFFER_ALIGN_BYTES;
+  }
+  return paged;
+}
+
+static void move_to_pages(Graph *g, const bool *paged) {
+  for (size_t i = 0; i < g->n_values; i++) {
+    Location *loc = &g->values[i]->loc;
+    if (loc->buffer >= 0 && paged[loc->buffer]) loc->offset_bytes += (PLAN_PAGE_BYTES - g->buffers[loc->buffer].offset_bytes % PLAN_PAGE_BYTES) % PLAN_PAGE_BYTES;
+  }
+}
+
 Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   Memory m = {.graph = graph, .ranks = graph->mesh.n_axes ? graph->mesh.axes[0].size : 1};
@@ -352,6 +379,8 @@ Status pass_plan_memory(Graph *graph, const CompileOptions *options) {
     TRY(place_temporaries(&m, n, options->isa));
   }
   number_fixed_first(graph);
+  const bool *paged = widen_to_pages(graph);
   memory_offsets(graph, options->variants);
+  move_to_pages(graph, paged);
   return STATUS_OK;
 }

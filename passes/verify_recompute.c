@@ -30,7 +30,7 @@ static bool same_operator(const Node *a, const Node *b) {
 
 static bool is_view(const Node *n, int output) {
   Alias a;
-  return n->op == &op_AllGather || n->op == &op_Unpack || node_alias(n, output, ALIAS_VIEW, &a);
+  return n->op == &op_AllGather || n->op == &op_Fetch || n->op == &op_Unpack || node_alias(n, output, ALIAS_VIEW, &a);
 }
 
 // What has been in another tier and is back.
