@@ -120,6 +120,20 @@ static Status read_overlap(const DsReader *r, int64_t stage, int64_t bucket_elem
   return STATUS_OK;
 }
 
+// "optimizer=host" of {"device": "cpu"}; appended to *all. The folder of an nvme device is that of the swap file.
+static Status read_offload(const DsReader *r, const char *key, const char *what, const char **all) {
+  const char *device = NULL, *folder = NULL;
+  const char *device_key = arena_printf(r->arena, "zero_optimization.%s.device", key), *folder_key = arena_printf(r->arena, "zero_optimization.%s.nvme_path", key);
+  TRY(ds_get_text(r, device_key, &device));
+  TRY(ds_get_text(r, folder_key, &folder));
+  if (!device || !strcmp(device, "none")) return STATUS_OK;
+  if (strcmp(device, "cpu") && strcmp(device, "nvme")) FAIL(UNSUPPORTED, NULL, "\"%s\": \"%s\" is refused: there are none, cpu and nvme", device_key, device);
+  bool disk = !strcmp(device, "nvme");
+  if (disk && folder) ds_set(r, "swap-dir", folder, folder_key);
+  *all = arena_printf(r->arena, "%s%s%s=%s", *all ? *all : "", *all ? "," : "", what, disk ? "nvme" : "host");
+  return STATUS_OK;
+}
+
 static Status read_zero(const DsReader *r) {
   int64_t stage = 0, bucket_elements = 0;
   const json_t *said = ds_get(r, "zero_optimization.stage");
@@ -127,6 +141,10 @@ static Status read_zero(const DsReader *r) {
   if (stage > 3) FAIL(MALFORMED, NULL, "%s: \"zero_optimization.stage\" %" PRId64 ": there are stages 0 to 3", r->path, stage);
   if (said) ds_set_int(r, "zero", stage, "zero_optimization.stage");
   TRY(read_buckets(r, stage, &bucket_elements));
+  const char *offloaded = NULL;
+  TRY(read_offload(r, "offload_optimizer", "optimizer", &offloaded));
+  TRY(read_offload(r, "offload_param", "params", &offloaded));
+  if (offloaded) ds_set(r, "offload", offloaded, "zero_optimization.offload_optimizer, offload_param");
   return read_overlap(r, stage, bucket_elements);
 }
 

@@ -8,8 +8,8 @@
 #include "../ir/decimal.h"
 #include "../ir/edit_distance.h"
 
-#define OFFLOAD "offload is not there: say \"device\": \"none\" or leave the object out; more --ranks, or a higher stage, take memory off each rank"
-#define BUFFERS "of offload, which is off"
+#define OFFLOAD "say it as \"offload_optimizer\": {\"device\": \"cpu\"} or \"offload_param\""
+#define BUFFERS "of offload, which takes windows of --offload-window"
 #define QUANTIZED "quantized communication is not there: say false"
 #define SCHEDULED "the plan decides when a parameter is gathered and released; results do not depend on it"
 #define MONITOR "say \"enabled\": false; --metrics FILE.csv, FILE.jsonl and --tensorboard DIR record every step"
@@ -123,8 +123,8 @@ const DsKey ds_keys[] = {
     {"zero_optimization.cpu_offload_params", DS_ONLY, "false", OFFLOAD},
     {"zero_optimization.cpu_offload_use_pin_memory", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_optimizer", DS_OBJECT, NULL, NULL},
-    {"zero_optimization.offload_optimizer.device", DS_ONLY, "none", OFFLOAD},
-    {"zero_optimization.offload_optimizer.nvme_path", DS_NOTE, NULL, BUFFERS},
+    {"zero_optimization.offload_optimizer.device", DS_CODE, NULL, NULL},
+    {"zero_optimization.offload_optimizer.nvme_path", DS_CODE, NULL, NULL},
     {"zero_optimization.offload_optimizer.buffer_count", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_optimizer.pin_memory", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_optimizer.pipeline", DS_NOTE, NULL, BUFFERS},
@@ -135,8 +135,8 @@ const DsKey ds_keys[] = {
     {"zero_optimization.offload_optimizer.super_offload", DS_ONLY, "false", OFFLOAD},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_param", DS_OBJECT, NULL, NULL},
-    {"zero_optimization.offload_param.device", DS_ONLY, "none", OFFLOAD},
-    {"zero_optimization.offload_param.nvme_path", DS_NOTE, NULL, BUFFERS},
+    {"zero_optimization.offload_param.device", DS_CODE, NULL, NULL},
+    {"zero_optimization.offload_param.nvme_path", DS_CODE, NULL, NULL},
     {"zero_optimization.offload_param.buffer_count", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_param.buffer_size", DS_NOTE, NULL, BUFFERS},
     {"zero_optimization.offload_param.max_in_cpu", DS_NOTE, NULL, BUFFERS},

@@ -63,8 +63,8 @@ typedef enum Queue { QUEUE_COMPUTE, QUEUE_COMM, QUEUE_IO, QUEUE_COUNT } Queue;  
 typedef enum Reduce { REDUCE_MICRO, REDUCE_STEP, REDUCE_COUNT } Reduce;
 typedef enum Accumulate { ACCUMULATE_TREE, ACCUMULATE_RUNNING, ACCUMULATE_COUNT } Accumulate;
 
-// Carried by the plan format and not used yet: tiers other than DEVICE, layouts other than PLAIN, the queue IO. They are written, read and checked; no
-// pass produces them, and the runtime refuses what it cannot honour.
+// Carried by the plan format and not used yet: layouts other than PLAIN, the queue IO. They are written, read and checked; no pass produces them, and the
+// runtime refuses what it cannot honour. On the CPU device HOST is memory like DEVICE, in arenas of its own; NVME is a file (runtime/swap.h).
 
 // What a buffer's bytes are counted as.
 typedef enum Category {

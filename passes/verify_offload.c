@@ -207,5 +207,8 @@ void proof_tiers(Proof *p) {
                    v->name, tier_name(v->tier));
     }
     if (windows) check_windows(p, node);
+    const Value *to = node->op == &op_Offload ? output(node, 0) : NULL;
+    if (to && strcmp(attr_string(node, "tier"), tier_name(to->tier)))
+      proof_defect(p, "tier", node, to, "step '%s' says tier %s and moves '%s' to tier %s", node->name, attr_string(node, "tier"), to->name, tier_name(to->tier));
   }
 }

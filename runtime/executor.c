@@ -63,6 +63,7 @@ static bool is_spoilt(const RankState *r) {
 static Status run_training_step(RankState *r) {
   Executor *e = r->executor;
   Comm before = *r->comm;
+  Swap swapped = r->swap ? *r->swap : (Swap){0};
   r->clock.step = e->next_step;
   int64_t applied = e->scales ? e->scale.applied : r->clock.step;
   double seed = e->scales ? e->scale.scale / e->graph->recipe.loss_units : 0;
@@ -81,6 +82,10 @@ static Status run_training_step(RankState *r) {
   count_bytes(r->comm->sent_bytes, before.sent_bytes, &r->sent_bytes);
   count_bytes(r->comm->copied_bytes, before.copied_bytes, &r->copied_bytes);
   count_bytes(r->comm->wire_bytes, before.wire_bytes, &r->wire_bytes);
+  if (!r->swap) return NULL;
+  count_bytes(r->swap->read_bytes, swapped.read_bytes, &r->swap_read_bytes);
+  count_bytes(r->swap->written_bytes, swapped.written_bytes, &r->swap_written_bytes);
+  r->swap_ms = (double)(r->swap->read_ns - swapped.read_ns + r->swap->write_ns - swapped.write_ns) / 1e6;
   return NULL;
 }
 

@@ -137,6 +137,10 @@ const SwapFile *executor_swap_file(const Executor *executor);      // of the fir
 MemoryUse executor_memory(const Executor *executor);
 int64_t executor_sent_bytes_per_step(const Executor *executor);      // measured, logical, per rank; maximum over ranks
 int64_t executor_copied_bytes_per_step(const Executor *executor);
+// What a rank reads from the swap file and writes there in a step, measured, maximum over ranks; and the time of the last step that it spent in that.
+int64_t executor_swap_read_bytes_per_step(const Executor *executor);
+int64_t executor_swap_written_bytes_per_step(const Executor *executor);
+double executor_swap_ms(const Executor *executor);
 int64_t executor_wire_bytes_per_step(const Executor *executor);      // what left the process, of the process that sent most
 
 #endif

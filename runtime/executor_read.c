@@ -291,3 +291,13 @@ int64_t executor_wire_bytes_per_step(const Executor *e) {
   }
   return most;
 }
+
+int64_t executor_swap_read_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, swap_read_bytes)); }
+int64_t executor_swap_written_bytes_per_step(const Executor *e) { return largest(e, offsetof(RankState, swap_written_bytes)); }
+
+double executor_swap_ms(const Executor *e) {
+  double most = 0;
+  for (int r = 0; r < e->n_here; r++)
+    if (e->ranks[r].swap_ms > most) most = e->ranks[r].swap_ms;
+  return most;
+}

@@ -39,6 +39,8 @@ typedef struct RankState {
   Status status;                     // of the last command
   double micro_ms, update_ms;        // of the last step
   int64_t sent_bytes, copied_bytes, wire_bytes;   // per step: the largest so far
+  int64_t swap_read_bytes, swap_written_bytes;    // likewise
+  double swap_ms;                    // of the last step, in requests of the swap file
 } RankState;
 
 typedef enum Command { COMMAND_NONE, COMMAND_PREPARE, COMMAND_PLACE, COMMAND_EXTEND, COMMAND_INIT, COMMAND_STEP, COMMAND_EVALUATE, COMMAND_SUM, COMMAND_QUIT } Command;

@@ -199,6 +199,9 @@ PlanView plan_view(const Graph *g, Arena *arena) {
   LedgerEntry *ledger;
   v.n_ledger = plan_ledger(g, arena, &ledger);
   v.ledger = ledger;
+  LedgerEntry *transfers;
+  v.n_transfers = plan_transfers(g, arena, &transfers);
+  v.transfers = transfers;
   int32_t *entry_of_step = ARENA_ARRAY(arena, int32_t, g->n_nodes);
   for (size_t i = 0; i < g->n_nodes; i++) {
     entry_of_step[i] = -1;

@@ -40,6 +40,8 @@ typedef struct PlanView {
   PlanBytes bytes;
   const LedgerEntry *ledger;
   size_t n_ledger;
+  const LedgerEntry *transfers;            // between tiers
+  size_t n_transfers;
   const int32_t *entry_of_step;            // [n_nodes]: index in the ledger, -1: sends nothing
   PlanLayers layers;
   const CauseBytes *causes;

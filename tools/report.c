@@ -80,6 +80,23 @@ void report_write_peak_bytes(JsonWriter *w, const Graph *program, const Executor
   json_write_end_object(w);
 }
 
+// Per rank and step.
+static void write_moved_bytes(JsonWriter *w, const RunReport *report, Arena *arena) {
+  PlanBytes bytes = plan_bytes(report->program, arena);
+  json_write_object(w, "moved_bytes_per_step");
+  for (int tier = TIER_HOST; tier < TIER_COUNT; tier++) {
+    bool counted = tier == TIER_NVME && report->executor;
+    json_write_object(w, tier_name((Tier)tier));
+    json_write_int(w, "fetched", bytes.tiers[tier].fetched_bytes);
+    json_write_int(w, "offloaded", bytes.tiers[tier].offloaded_bytes);
+    if (counted) json_write_int(w, "fetched_measured", executor_swap_read_bytes_per_step(report->executor));
+    if (counted) json_write_int(w, "offloaded_measured", executor_swap_written_bytes_per_step(report->executor));
+    if (counted) json_write_real(w, "last_step_ms", executor_swap_ms(report->executor));
+    json_write_end_object(w);
+  }
+  json_write_end_object(w);
+}
+
 static void write_reals(JsonWriter *w, const char *key, const double *values, int64_t n) {
   json_write_array(w, key);
   for (int64_t i = 0; i < n; i++) json_write_real(w, NULL, values[i]);
@@ -125,6 +142,7 @@ static void write_plan_fields(JsonWriter *w, const RunReport *report, Arena *are
   json_write_int(w, "padded_param_bytes", plan_bytes(report->program, arena).padded_param_bytes);
   report_write_sent_bytes(w, report->program, report->executor, arena);
   report_write_peak_bytes(w, report->program, report->executor, arena);
+  write_moved_bytes(w, report, arena);
 }
 
 // How files of tier NVME were read and written.

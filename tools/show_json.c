@@ -40,6 +40,26 @@ static void json_ledger(JsonWriter *w, const PlanView *v) {
   json_write_end_array(w);
 }
 
+static void json_transfers(JsonWriter *w, const PlanView *v) {
+  json_write_array(w, "transfers");
+  for (size_t i = 0; i < v->n_transfers; i++) {
+    const LedgerEntry *e = &v->transfers[i];
+    json_write_object(w, NULL);
+    json_write_int(w, "step", e->step);
+    json_write_text(w, "op", e->op);
+    json_write_text(w, "kind", e->kind);
+    json_write_text(w, "tier", tier_name(e->tier));
+    json_write_int(w, "bytes", e->bytes);
+    json_write_int(w, "times", e->times);
+    json_write_text(w, "dtype", dtype_name(e->wire));
+    if (e->bucket >= 0) json_write_int(w, "bucket", e->bucket);
+    else json_write_null(w, "bucket");
+    json_cause(w, &e->cause);
+    json_write_end_object(w);
+  }
+  json_write_end_array(w);
+}
+
 static void json_causes(JsonWriter *w, const PlanView *v) {
   json_write_array(w, "causes");
   for (size_t i = 0; i < v->n_causes; i++) {
@@ -272,6 +292,7 @@ static Status json_guarded(JsonWriter *w, const Graph *g, Arena *arena) {
   json_write_object(w, NULL);
   json_header(w, &v);
   json_ledger(w, &v);
+  json_transfers(w, &v);
   json_savings(w, g);
   show_write_account(w, &v);
   json_causes(w, &v);

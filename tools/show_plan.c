@@ -102,6 +102,7 @@ void show_header(const Style *s, const PlanView *v) {
 static void print_sections(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena) {
   show_header(style, view);
   if (sections_take(sections, sections->comm)) show_comm(style, view, sections, arena);
+  if (sections_take(sections, sections->comm)) show_tiers(style, view, sections, arena);
   if (sections_take(sections, sections->schedule) && !sections->layer) show_time(style, view, arena);
   if (sections_take(sections, sections->memory)) show_memory(style, view, sections, arena);
   if (sections_take(sections, sections->params)) show_params(style, view, sections);

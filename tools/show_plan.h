@@ -24,6 +24,7 @@ MUST_USE Status show_plan_html(const char *path, const Graph *program);         
 
 void show_header(const Style *style, const PlanView *view);
 void show_comm(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);
+void show_tiers(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);
 void show_time(const Style *style, const PlanView *view, Arena *arena);
 void show_memory(const Style *style, const PlanView *view, const PlanSections *sections, Arena *arena);
 void show_params(const Style *style, const PlanView *view, const PlanSections *sections);

@@ -265,8 +265,8 @@ def check_refused(tmp):
             ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, 2, "30 / 16 leaves 14 over"), ({"train_batch_size": 2}, 2, "2 / 4 leaves 2 over"), ({"train_batch_size": 0}, 3, "at least 1"), ({"train_micro_batch_size_per_gpu": 1e15}, 3, "is above 4194304"),
             ({"train_batch_size": 2**40, "train_micro_batch_size_per_gpu": 2**22, "gradient_accumulation_steps": 2**22}, 2, "= 70368744177664"),
             ({"train_batch_sizes": 8, "steps_per_print": 1}, 3, 'did you mean "train_batch_size"'), ({"zero_optimization": {"stge": 2}}, 3, 'did you mean "zero_optimization.stage"'),
-            ({"zero_optimization": {"stage": 4}}, 3, "stages 0 to 3"), ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, 4, '"zero_optimization.offload_param.device": "cpu" is refused: offload is not there'),
-            ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "x"}}}, 4, '"nvme" is refused'), ({"zero_optimization": {"zero_quantized_weights": True}}, 4, "quantized"),
+            ({"zero_optimization": {"stage": 4}}, 3, "stages 0 to 3"), ({"zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}}, 4, '"zero_optimization.offload_param.device": "disk" is refused: there are none, cpu and nvme'),
+            ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, 4, 'say it as "offload_optimizer"'), ({"zero_optimization": {"zero_quantized_weights": True}}, 4, "quantized"),
             ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, 2, "both true"), ({"fp16": {"enabled": "yes"}}, 3, "true, false"), ({"optimizer": {"type": "OneBitAdam", "params": {}}}, 4, "compressed communication"),
             ({"optimizer": {"type": "Adamm"}, "steps_per_print": 1}, 4, 'did you mean "Adam"'), ({"optimizer": {"type": "Adam", "params": {"lrr": 1}}}, 3, 'did you mean "lr"'),
             ({"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1}}}, 4, "gradient_clipping"), ({"optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.9]}}}, 3, "no key of SGD"),
@@ -298,7 +298,7 @@ def check_text(tmp):
     check(json.loads(tessera("config", own, "--optimizer", "adam", "--json").stdout)["options"]["lr"]["source"] == "default", "--optimizer over the model's")
     p = tessera("config", "--config", path, "--json")
     unused = json.loads(p.stdout)["unused"]
-    check(unused.get("zero_optimization.offload_optimizer.pin_memory") == "of offload, which is off" and len(unused) == 7, "unused keys: %s" % unused)
+    check(unused.get("zero_optimization.offload_optimizer.pin_memory") == "of offload, which takes windows of --offload-window" and len(unused) == 7, "unused keys: %s" % unused)
 
 
 with tempfile.TemporaryDirectory() as tmp:
