@@ -610,7 +610,7 @@ static void unplanned(Graph *g) { g->facts &= ~(uint32_t)FACT_PLANNED; }
 static void spoilt_plans_are_refused(void **state) {
   static const struct { Spoil spoil; StatusCode code; } cases[] = {
       {far_offset, STATUS_MALFORMED},   {negative_offset, STATUS_MALFORMED}, {wild_stride, STATUS_MALFORMED},     {wild_buffer, STATUS_MALFORMED},
-      {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_UNSUPPORTED},
+      {no_place, STATUS_MALFORMED},     {huge_buffer, STATUS_MALFORMED},     {odd_buffer, STATUS_MALFORMED},      {far_tier, STATUS_MALFORMED},
       {wild_region, STATUS_MALFORMED},  {wild_workspace, STATUS_MALFORMED},  {wild_phase, STATUS_MALFORMED},      {unknown_control, STATUS_UNSUPPORTED},
       {carried_away, STATUS_MALFORMED}, {other_isa, STATUS_MALFORMED},       {two_processes, STATUS_MALFORMED}, {more_ranks, STATUS_MALFORMED},
       {other_queue, STATUS_UNSUPPORTED}, {wild_queue, STATUS_UNSUPPORTED},   {two_queues, STATUS_MALFORMED},      {waits_for_later, STATUS_MALFORMED},
