@@ -214,6 +214,7 @@ typedef struct Recipe {
   Accumulate accumulate;
   int64_t micro_per_rank;      // k
   int64_t bucket_bytes;        // that buckets aim at; 0: not known
+  int64_t tile_bytes;          // parameters above it are cut into tiles (tile.h); 0: none is
   const char *precision;       // "f32", "fp64"
   const char *loss_output;     // name of the model's value that is the loss, or that the loss was added as
   const char *loss_rule;       // a sentence: how micro-batches weigh

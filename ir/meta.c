@@ -154,7 +154,7 @@ typedef struct RecipeField { const char *key; RecipeType type; size_t offset; in
 static const RecipeField recipe_fields[] = {
     TEXT_FIELD(model),       TEXT_FIELD(fingerprint), FIELD(zero, RECIPE_INT, 0, 0, 3),
     FIELD(reduce, RECIPE_REDUCE, 0, 0, 0),            FIELD(micro_per_rank, RECIPE_INT64, 1, 1, INT32_MAX), TEXT_FIELD(precision),
-    FIELD(bucket_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(accumulate, RECIPE_ACCUMULATE, 0, 0, 0),
+    FIELD(bucket_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(tile_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(accumulate, RECIPE_ACCUMULATE, 0, 0, 0),
     TEXT_FIELD(loss_output), TEXT_FIELD(loss_rule),   TEXT_FIELD(optimizer),
     FIELD(lr, RECIPE_DOUBLE, 0, 0, 0),                FIELD(loss_units, RECIPE_DOUBLE, 0, 0, 0),
     FIELD(memory_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(host_bytes, RECIPE_INT64, 0, 0, INT64_MAX), FIELD(nvme_bytes, RECIPE_INT64, 0, 0, INT64_MAX),

@@ -177,6 +177,9 @@ const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]) {
   else
     snprintf(out, PLAN_BITS_BYTES, "for %d rank%s with %lld micro-batch%s each only: results repeat, but other numbers of ranks give other last bits",
              ranks, ranks == 1 ? "" : "s", micro, micro == 1 ? "" : "es");
+  size_t used = strlen(out);
+  if (program->recipe.tile_bytes)
+    snprintf(out + used, PLAN_BITS_BYTES - used, "; of parameters in tiles of up to %lld bytes (--tile-bytes)", (long long)program->recipe.tile_bytes);
   return out;
 }
 

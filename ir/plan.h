@@ -72,7 +72,7 @@ size_t plan_transfers(const Graph *program, Arena *arena, LedgerEntry **out);
 // rank, must be powers of two, and a rank's sums a tree: then all orders of summing over micro-batches are one tree. Otherwise bits repeat, but hold for
 // these numbers only.
 bool plan_bits_are_shared(const Graph *program);
-enum { PLAN_BITS_BYTES = 192 };
+enum { PLAN_BITS_BYTES = 256 };
 const char *plan_bits_rule(const Graph *program, char out[PLAN_BITS_BYTES]);   // the same as a sentence; returns `out`
 
 typedef struct TierBytes {

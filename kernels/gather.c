@@ -7,7 +7,7 @@
 #include "index_input.h"
 #include "ops.h"
 
-typedef struct GatherAttrs { int64_t axis; AttrInts dims; } GatherAttrs;
+typedef struct GatherAttrs { int64_t axis, first, rows; AttrInts dims; } GatherAttrs;
 static const AttrSpec gather_attrs[] = {
   {"axis", ATTR_INT, offsetof(GatherAttrs, axis), .help = "axis of data that the indices select along"},
   {0},
@@ -15,6 +15,8 @@ static const AttrSpec gather_attrs[] = {
 static const AttrSpec gather_grad_attrs[] = {
   {"axis", ATTR_INT, offsetof(GatherAttrs, axis), .help = "Gather's"},
   {"dims", ATTR_INTS, offsetof(GatherAttrs, dims), .min = 0, .max = INT64_MAX, .help = "shape of Gather's data"},
+  {"first", ATTR_INT, offsetof(GatherAttrs, first), .min = 0, .max = INT64_MAX, .help = "GatherRows's: the data are rows from this one on of a table"},
+  {"rows", ATTR_INT, offsetof(GatherAttrs, rows), .min = 0, .max = INT64_MAX, .help = "... of so many; 0: the data are all of them"},
   {0},
 };
 
@@ -108,14 +110,21 @@ static Status gather_grad_infer(Node *node, Arena *arena) {
     char a[160], b[160];
     FAIL(MALFORMED, node->name, "GatherGrad: base is %s; %s is needed", type_text(input_type(node, 2), a, sizeof a), type_text(&data, b, sizeof b));
   }
+  const GatherAttrs *a = node->attrs;
+  if (a->rows && (axis || a->first > a->rows || data.dims[0] > a->rows - a->first))
+    FAIL(MALFORMED, node->name, "GatherGrad: %" PRId64 " rows from %" PRId64 " on are not in a table of %" PRId64, data.dims[axis], a->first, a->rows);
+  if (!a->rows && a->first) FAIL(MALFORMED, node->name, "GatherGrad: first = %" PRId64 " without rows", a->first);
   node->outputs[0]->type = data;
-  return check_constant_indices(node, 0, data.dims[axis]);
+  return check_constant_indices(node, 0, a->rows ? a->rows : data.dims[axis]);
 }
 
+// The row of the data; -1: it is one of another piece of the table.
 static Status grad_index(const KernelContext *c, const GatherShape *s, int64_t k, int64_t *out) {
-  int64_t index = in_i(c, 0, k);
-  TRY(index_in_range(c->node, c->node->inputs[0]->name, k, index, s->axis));
-  *out = index < 0 ? index + s->axis : index;
+  const GatherAttrs *a = c->node->attrs;
+  int64_t index = in_i(c, 0, k), rows = a->rows ? a->rows : s->axis;
+  TRY(index_in_range(c->node, c->node->inputs[0]->name, k, index, rows));
+  if (index < 0) index += rows;
+  *out = index < a->first || index - a->first >= s->axis ? -1 : index - a->first;
   return STATUS_OK;
 }
 
@@ -127,7 +136,7 @@ static Status gather_grad_ref(const KernelContext *c) {
   else if (bytes) memset(c->out[0].data, 0, (size_t)bytes);
   for (int64_t k = 0; k < s.indices; k++) {
     TRY(grad_index(c, &s, k, &index));
-    for (int64_t o = 0; o < s.outer; o++) {
+    for (int64_t o = 0; index >= 0 && o < s.outer; o++) {
       int64_t to = (o * s.axis + index) * s.inner, from = (o * s.indices + k) * s.inner;
       for (int64_t i = 0; i < s.inner; i++) out_f(c, 0, to + i, element_read(c->out[0].data, dtype, to + i) + in_f(c, 1, from + i));
     }
@@ -141,7 +150,7 @@ static Status scatter_rows(const KernelContext *c, const GatherShape *s) {
   if (bytes) memset(data, 0, (size_t)bytes);
   for (int64_t k = 0; k < s->indices; k++) {
     TRY(grad_index(c, s, k, &index));
-    for (int64_t o = 0; o < s->outer; o++) {
+    for (int64_t o = 0; index >= 0 && o < s->outer; o++) {
       float *row = data + (o * s->axis + index) * s->inner;
       c->loops->add(row, row, (const float *)c->in[1].data + (o * s->indices + k) * s->inner, s->inner);
     }
@@ -163,12 +172,13 @@ static Status chain_rows(const KernelContext *c, const GatherShape *s, RowChains
   for (int64_t k = 0; k < s->indices; k++) {
     int64_t index, other;
     TRY(grad_index(c, s, k, &index));
+    chains->next[k] = chains->last[k] = -1;
+    if (index < 0) continue;
     int64_t slot = (int64_t)((uint64_t)index * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (chains->capacity - 1);
     for (; chains->first[slot]; slot = (slot + 1) & (chains->capacity - 1)) {
       TRY(grad_index(c, s, chains->first[slot] - 1, &other));
       if (other == index) break;
     }
-    chains->next[k] = chains->last[k] = -1;
     int64_t first = chains->first[slot] ? chains->first[slot] - 1 : k;
     if (first == k) chains->first[slot] = k + 1;
     else chains->next[chains->last[first]] = k;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "../ir/state.h"
+#include "../ir/tile.h"
 #include "cost.h"
 #include "kernel.h"
 #include "ops.h"
@@ -65,12 +67,40 @@ static void copy_window(void *to, Dtype dtype, const Weight *weight, int64_t fro
   }
 }
 
-static Status find_weight(const KernelContext *c, int64_t i, int64_t limit_elems, const Weight **out) {
+// A tile of a parameter that the source has whole (ir/tile.h), or of its state: which may be by blocks, that tiles are cut between. False: it has none.
+static bool find_tile(const KernelContext *c, const char *param, const char *state, Weight *out) {
+  Tile tile;
+  char name[NAME_BYTES];
+  if (!tile_parse(param, &tile) || tile.of_bytes + strlen(state) + 2 > sizeof name) return false;
+  snprintf(name, sizeof name, "%.*s", (int)tile.of_bytes, param);
+  const Weight *whole = weights_find(c->weights, name);
+  if (!whole || whole->type.rank != 2 || tile.end > whole->type.dims[0]) return false;
+  int64_t columns = whole->type.dims[1], first = tile.first * columns, end = tile.end * columns;
+  if (*state) {
+    snprintf(name, sizeof name, "%.*s.%s", (int)tile.of_bytes, param, state);
+    if (!(whole = weights_find(c->weights, name))) return false;
+  }
+  *out = *whole;
+  if (whole->type.rank == 2 && whole->type.dims[1] == columns && tile.end <= whole->type.dims[0]) {
+    out->type.dims[0] = tile.end - tile.first;
+  } else {
+    first /= STATE_BLOCK_ELEMS;
+    end = (end + STATE_BLOCK_ELEMS - 1) / STATE_BLOCK_ELEMS;
+    if (whole->type.rank != 1 || end > whole->type.dims[0]) return false;
+    out->type.dims[0] = end - first;
+  }
+  out->offset_bytes += first * dtype_bytes(whole->type.dtype);
+  if (whole->bytes) out->bytes = (const char *)whole->bytes + first * dtype_bytes(whole->type.dtype);
+  return true;
+}
+
+static Status find_weight(const KernelContext *c, int64_t i, int64_t limit_elems, Weight *tile, const Weight **out) {
   const LoadAttrs *a = c->node->attrs;
   char name[NAME_BYTES];
   int length = snprintf(name, sizeof name, *a->state ? "%s.%s" : "%s", a->params.items[i], a->state);
   if (length < 0 || length >= NAME_BYTES) FAIL(RESOURCE, c->node->name, "the name of parameter %lld has %d bytes", (long long)i, length);
   const Weight *weight = weights_find(c->weights, name);
+  if (!weight && find_tile(c, a->params.items[i], a->state, tile)) weight = tile;
   if (!weight)
     FAIL(MALFORMED, name, "it is not in the weights%s%s; the plan was made from '%s'", c->weights && c->weights->path ? " of " : "",
          c->weights && c->weights->path ? c->weights->path : "", a->source);
@@ -99,7 +129,8 @@ static Status load_ref(const KernelContext *c) {
     int64_t start = a->starts.items[i], limit = (i + 1 < a->params.n ? a->starts.items[i + 1] : parts * part) - start;
     if (start >= high || (i + 1 < a->params.n && start + limit <= low)) continue;
     const Weight *weight;
-    TRY(find_weight(c, i, limit, &weight));
+    Weight tile;
+    TRY(find_weight(c, i, limit, &tile, &weight));
     int64_t elems = type_elems(&weight->type);
     int64_t first = start > low ? start : low, end = start + elems < high ? start + elems : high;
     if (end <= first) continue;

@@ -58,6 +58,8 @@ Status pass_bucket_collectives(Graph *graph, const CompileOptions *options) {
   Arena *arena = graph->arena;
   int32_t *target = ARENA_ARRAY(arena, int32_t, graph->n_buckets);
   graph->recipe.bucket_bytes = options->bucket_bytes ? options->bucket_bytes : auto_bytes(graph);
+  if (!options->bucket_bytes && options->tile_bytes && options->tile_bytes < graph->recipe.bucket_bytes)
+    graph->recipe.bucket_bytes = options->tile_bytes;                  // else tiles would be joined again
   size_t n = assign(graph, options, target);
   Bucket *joined = ARENA_ARRAY(arena, Bucket, n);
   for (size_t i = 0; i < graph->n_buckets; i++) joined[target[i]].n_params += graph->buckets[i].n_params;

@@ -15,6 +15,8 @@ static Status fuse(Graph *graph, const uint32_t *uses, Node **slot) {
     AttrInts dims = attr_ints(rows, "dims");
     attr_set(graph, fused, &(AttrInit)A_INT("axis", attr_int(rows, "axis")));
     attr_set(graph, fused, &(AttrInit)A_INTS("dims", dims.items, dims.n));
+    attr_set(graph, fused, &(AttrInit)A_INT("first", attr_int(rows, "first")));
+    attr_set(graph, fused, &(AttrInit)A_INT("rows", attr_int(rows, "rows")));
     fused->n_outputs = 1;
     fused->outputs = n->outputs;
     fused->origin = n->origin;

@@ -5,6 +5,7 @@
 
 #include "../ir/decimal.h"
 #include "../ir/name_pattern.h"
+#include "../ir/tile.h"
 #include "../kernels/ops.h"
 #include "update_steps.h"
 
@@ -135,8 +136,8 @@ const OptimizerRule optimizer_rules[] = {
     {"sgd", emit_sgd, REACH_ELEMENT, READS_MOMENTUM | READS_DAMPENING | READS_NESTEROV, .eps = 1e-8},
     {"adam", emit_adam, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"adamw", emit_adamw, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
-    {"adam8", emit_adam8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
-    {"adamw8", emit_adamw8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999},
+    {"adam8", emit_adam8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999, .by_blocks = true},
+    {"adamw8", emit_adamw8, REACH_ELEMENT, READS_BETAS | READS_EPS, .eps = 1e-8, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .by_blocks = true},
     {"nadam", emit_nadam, REACH_ELEMENT, READS_BETAS | READS_EPS | READS_MOMENTUM_DECAY | READS_DECOUPLED, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"radam", emit_radam, REACH_ELEMENT, READS_BETAS | READS_EPS | READS_DECOUPLED, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999},
     {"adagrad", emit_adagrad, REACH_ELEMENT, READS_EPS | READS_LR_DECAY | READS_INITIAL_ACCUMULATOR, .eps = 1e-10},
@@ -172,7 +173,15 @@ static bool group_matches(const ParamGroup *group, const char *param, const Type
   return false;
 }
 
+// Tiles belong to the group of their whole.
 const ParamGroup *param_group_find(const CompileOptions *options, const char *param, const Type *type) {
+  Tile tile;
+  char whole[NAME_PATTERN_BYTES];
+  if (options->tile_bytes && tile_parse(param, &tile) && tile.of_bytes < sizeof whole) {
+    memcpy(whole, param, tile.of_bytes);
+    whole[tile.of_bytes] = 0;
+    param = whole;
+  }
   for (size_t i = 0; i < options->n_groups; i++)
     if (group_matches(&options->groups[i], param, type)) return &options->groups[i];
   return NULL;

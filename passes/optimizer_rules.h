@@ -45,6 +45,7 @@ typedef struct OptimizerRule {
   double eps, weight_decay;   // defaults, as torch.optim has them
   double beta1, beta2, momentum;
   bool by_shape;              // parameters of up to one axis, of two and of more are updated in different ways: they have buckets of their own
+  bool by_blocks;             // it has states by blocks (STATE_BLOCKS)
   bool own;                   // a rule that models bring: needs graph->own_optimizer
 } OptimizerRule;
 

@@ -37,6 +37,7 @@ typedef struct CompileOptions {
   const char *keep_f32;          // under bf16 and fp16: comma-separated patterns of nodes, or operators, that compute in f32; NULL: by policy
   Isa isa;                       // of the target
   int64_t bucket_bytes;          // aim; a parameter larger than that has a bucket of its own. 0: an eighth of what trains, within bounds
+  int64_t tile_bytes;            // matrices above it are cut by rows into parameters of at most that; 0: none is
   int64_t prefetch;              // collectives that may run ahead of compute, on a queue of their own; 0: all steps are on one queue
   Tier offload[OFFLOAD_COUNT];   // where each lives; DEVICE: it stays
   int64_t offload_window_bytes;  // that elementwise steps of the update take of a tensor at a time

@@ -18,6 +18,7 @@ const char *const pipeline_train[] = {
     "sum_loss",             // (sum, count): micro-batches add up exactly
     "fuse_transpose",
     "dead_code",
+    "tile_params",
     "mixed_precision",
     "fold_constants",       // casts of constants
     "dead_code",

@@ -15,6 +15,7 @@
 
 #include "../ir/hex.h"
 #include "../ir/state.h"
+#include "../ir/tile.h"
 #include "new_folder.h"
 #include "origin_json.h"
 #include "safetensors.h"
@@ -63,7 +64,7 @@ static Status hash_file(const char *path, char out[HASH_TEXT_BYTES]) {
 
 // ---- Tensors of a program -----------------------------------------------------------------------------------------------------
 
-typedef struct Item { const char *param, *which; } Item;     // what executor_read is asked for
+typedef struct Item { char *param; const char *which; } Item;      // what executor_read is asked for; owned
 typedef struct Items {
   SafetensorsEntry *entries;
   Item *items;
@@ -72,7 +73,10 @@ typedef struct Items {
 } Items;
 
 static void items_finish(Items *items) {
-  for (size_t i = 0; i < items->n; i++) free(items->names[i]);
+  for (size_t i = 0; i < items->n; i++) {
+    free(items->names[i]);
+    free(items->items[i].param);
+  }
   free(items->names);
   free(items->entries);
   free(items->items);
@@ -92,6 +96,24 @@ static size_t count_params(const Graph *program) {
   return n;
 }
 
+// What a slot of a bucket holds, or a state of that; nothing for a later tile of a parameter. On errors the items are finished.
+static Status add_item(Items *items, const Graph *program, int bucket, int slot, const char *which, const Value *state) {
+  WholeParam whole;
+  if (!bucket_whole_param(program, bucket, slot, &whole)) return NULL;
+  char *param = strndup(whole.name, whole.name_bytes), *name = param;
+  bool memory = param && (!state || asprintf(&name, "%s.%s", param, which) >= 0);
+  if (!memory) {
+    free(param);
+    items_finish(items);
+    FAIL(RESOURCE, NULL, "no memory to name a tensor");
+  }
+  Type type = state ? state_piece_type(state->state_shape, state->type.dtype, &whole.type) : whole.type;
+  items->names[items->n] = state ? name : NULL;
+  items->entries[items->n] = (SafetensorsEntry){name, type};
+  items->items[items->n++] = (Item){param, which};
+  return NULL;
+}
+
 // Running statistics as the model names them; others of that role become them.
 static bool is_stored_buffer(const Value *v) { return v->role == ROLE_BUFFER && !v->carry && v->producer && v->producer->phase == PHASE_INIT; }
 
@@ -102,15 +124,16 @@ static Status list_params(const Graph *program, const char *which, bool only_tra
     const Value *v = program->values[i];
     if (!is_stored_buffer(v)) continue;
     items->entries[items->n] = (SafetensorsEntry){v->name, v->type};
-    items->items[items->n++] = (Item){v->name, NULL};
+    items->items[items->n].param = strdup(v->name);
+    if (!items->items[items->n++].param) {
+      items_finish(items);
+      FAIL(RESOURCE, v->name, "no memory to name a tensor");
+    }
   }
   for (size_t b = 0; b < program->n_buckets; b++) {
     const Bucket *bucket = &program->buckets[b];
     if (only_trainable && !bucket->trainable) continue;
-    for (int i = 0; i < bucket->n_params; i++) {
-      items->entries[items->n] = (SafetensorsEntry){bucket->params[i], bucket->types[i]};
-      items->items[items->n++] = (Item){bucket->params[i], which};
-    }
+    for (int i = 0; i < bucket->n_params; i++) TRY(add_item(items, program, (int)b, i, which, NULL));
   }
   return NULL;
 }
@@ -131,17 +154,7 @@ static Status list_states(const Graph *program, Items *items) {
     const Value *state = program->values[v];
     if (!is_stored_state(state)) continue;
     const Bucket *bucket = &program->buckets[state->bucket];
-    for (int i = 0; i < bucket->n_params; i++) {
-      char *name = NULL;
-      if (asprintf(&name, "%s.%s", bucket->params[i], state->state_name) < 0) {
-        items_finish(items);
-        FAIL(RESOURCE, NULL, "no memory to name a state");
-      }
-      Type type = state_piece_type(state->state_shape, state->type.dtype, &bucket->types[i]);
-      items->names[items->n] = name;
-      items->entries[items->n] = (SafetensorsEntry){name, type};
-      items->items[items->n++] = (Item){bucket->params[i], state->state_name};
-    }
+    for (int i = 0; i < bucket->n_params; i++) TRY(add_item(items, program, state->bucket, i, state->state_name, state));
   }
   return NULL;
 }

@@ -9,12 +9,25 @@
 #include "../ir/hex.h"
 #include "../kernels/limbs.h"
 #include "../ir/state.h"
+#include "../ir/tile.h"
 #include "executor_state.h"
 
 static const Bucket *bucket_of_param(const Graph *g, const char *param, int *out_bucket, int *out_slot) {
   for (size_t b = 0; b < g->n_buckets; b++)
     for (int i = 0; i < g->buckets[b].n_params; i++)
       if (!strcmp(g->buckets[b].params[i], param)) {
+        *out_bucket = (int)b;
+        *out_slot = i;
+        return &g->buckets[b];
+      }
+  return NULL;
+}
+
+// The tile of a parameter that begins with row `first` (ir/tile.h); NULL: none.
+static const Bucket *bucket_of_tile(const Graph *g, const char *whole, int64_t first, int *out_bucket, int *out_slot, Tile *tile) {
+  for (size_t b = 0; g->recipe.tile_bytes && b < g->n_buckets; b++)
+    for (int i = 0; i < g->buckets[b].n_params; i++)
+      if (tile_is_of(g->buckets[b].params[i], whole, tile) && tile->first == first) {
         *out_bucket = (int)b;
         *out_slot = i;
         return &g->buckets[b];
@@ -94,21 +107,58 @@ static Status read_buffer(const Executor *e, const char *name, const char *which
   return NULL;
 }
 
+// What `which` says of the parameter in a slot: the flat value of its bucket, and the place in it.
+typedef struct Place { const Bucket *bucket; const Value *flat; int64_t start, elems; bool grad; } Place;
+
+static Status find_place(const Executor *e, int b, int slot, const char *which, Place *out) {
+  const Bucket *bucket = &e->graph->buckets[b];
+  const char *param = bucket->params[slot];
+  *out = (Place){.bucket = bucket, .grad = which && !strcmp(which, "grad")};
+  TRY(find_flat(e, b, bucket, which ? which : "param", param, &out->flat));
+  Type piece = state_piece_type(out->flat->state_shape, out->flat->type.dtype, &bucket->types[slot]);
+  out->elems = type_elems(&piece);
+  out->start = state_start(out->flat->state_shape, bucket, slot);
+  int64_t end = state_start(out->flat->state_shape, bucket, bucket->n_params);
+  if (out->start < 0 || out->start + out->elems > end) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
+  return NULL;
+}
+
+static Status read_place(Executor *e, const Place *p, int64_t from, int64_t n, void *out) {
+  TRY(collect(e, p->flat, p->start + from, n, out));
+  if (p->grad) widen_in_place(out, p->flat->type.dtype, p->bucket->dtype, n);
+  if (p->grad) TRY(scale_gradient(e, p->bucket->dtype, out, n));
+  return NULL;
+}
+
+// A parameter that is cut: its tiles one after another. (A tile holds whole chunks, so that also states by blocks follow each other.)
+static Status read_tiles(Executor *e, const char *param, const char *which, int64_t from, int64_t n, void *out) {
+  int b, slot;
+  Tile tile = {.end = 0};
+  int64_t at = 0, read = 0;
+  while ((n == TO_THE_END || read < n) && bucket_of_tile(e->graph, param, tile.end, &b, &slot, &tile)) {
+    Place place;
+    TRY(find_place(e, b, slot, which, &place));
+    int64_t width = dtype_bytes(place.grad ? place.bucket->dtype : place.flat->type.dtype), first = from + read - at, m = place.elems - first;
+    if (n != TO_THE_END && m > n - read) m = n - read;
+    if (first < place.elems) TRY(read_place(e, &place, first, m, (char *)out + read * width));
+    if (first < place.elems) read += m;
+    at += place.elems;
+  }
+  if (from < 0 || (n != TO_THE_END && read < n)) FAIL(USAGE, param, "it has %" PRId64 " elements, not %" PRId64 " from %" PRId64 " on", at, n, from);
+  return NULL;
+}
+
 static Status read_part(Executor *e, const char *param, const char *which, int64_t from, int64_t n, void *out) {
   int b, slot;
-  const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
-  if (!bucket) return read_buffer(e, param, which, from, n, out);
-  const Value *flat;
-  TRY(find_flat(e, b, bucket, which ? which : "param", param, &flat));
-  Type piece = state_piece_type(flat->state_shape, flat->type.dtype, &bucket->types[slot]);
-  int64_t elems = type_elems(&piece), start = state_start(flat->state_shape, bucket, slot);
-  if (start < 0 || start + elems > state_start(flat->state_shape, bucket, bucket->n_params)) FAIL(MALFORMED, param, "it passes the end of bucket %d", b);
-  TRY(check_part(param, elems, from, &n));
-  TRY(collect(e, flat, start + from, n, out));
-  bool grad = which && !strcmp(which, "grad");
-  if (grad) widen_in_place(out, flat->type.dtype, bucket->dtype, n);
-  if (grad) TRY(scale_gradient(e, bucket->dtype, out, n));
-  return NULL;
+  Tile tile;
+  if (!bucket_of_param(e->graph, param, &b, &slot)) {
+    bool is_cut = bucket_of_tile(e->graph, param, 0, &b, &slot, &tile);
+    return is_cut ? read_tiles(e, param, which, from, n, out) : read_buffer(e, param, which, from, n, out);
+  }
+  Place place;
+  TRY(find_place(e, b, slot, which, &place));
+  TRY(check_part(param, place.elems, from, &n));
+  return read_place(e, &place, from, n, out);
 }
 
 Status executor_read(Executor *e, const char *param, const char *which, void *out) { return read_part(e, param, which, 0, TO_THE_END, out); }
@@ -118,16 +168,28 @@ Status executor_read_part(Executor *e, const char *param, const char *which, int
   return read_part(e, param, which, start, n, out);
 }
 
-Status executor_gradient_norm(Executor *e, const char *param, double *out) {
-  int b, slot;
+static Status add_norm(const Executor *e, const char *param, int b, int slot, int64_t sum[LIMBS]) {
   char name[64];
-  const Bucket *bucket = bucket_of_param(e->graph, param, &b, &slot);
-  if (!bucket) FAIL(USAGE, param, "the plan has no parameter of this name");
+  const Bucket *bucket = &e->graph->buckets[b];
   snprintf(name, sizeof name, "bucket.%d.grad_norms", b);
   const Value *v = graph_find_value(e->graph, name);
   if (!v || v->role != ROLE_CONTROL || v->loc.buffer < 0 || v->type.dtype != DTYPE_I64 || type_elems(&v->type) != (int64_t)bucket->n_params * LIMBS)
     FAIL(USAGE, param, "the plan keeps no norms of single gradients: compile it with --param-norms");
-  *out = sqrt(limbs_to_double((const int64_t *)address(e, v, e->first_rank) + (int64_t)slot * LIMBS));
+  const int64_t *limbs = (const int64_t *)address(e, v, e->first_rank) + (int64_t)slot * LIMBS;
+  for (int i = 0; i < LIMBS; i++) sum[i] += limbs[i];
+  return NULL;
+}
+
+Status executor_gradient_norm(Executor *e, const char *param, double *out) {
+  int b, slot;
+  int64_t sum[LIMBS] = {0};
+  Tile tile = {.end = 0};
+  bool found = bucket_of_param(e->graph, param, &b, &slot);
+  if (found) TRY(add_norm(e, param, b, slot, sum));
+  while (!found && bucket_of_tile(e->graph, param, tile.end, &b, &slot, &tile)) TRY(add_norm(e, param, b, slot, sum));
+  if (!found && !tile.end) FAIL(USAGE, param, "the plan has no parameter of this name");
+  limbs_normalise(sum);
+  *out = sqrt(limbs_to_double(sum));
   return NULL;
 }
 
@@ -198,32 +260,35 @@ Status executor_bad_gradient(Executor *e, const char **param, int *rank, int64_t
 
 // ---- Hash of all parameters ---------------------------------------------------------------------------------------------------
 
-typedef struct NamedParam { const char *name; } NamedParam;
-
-static int by_name(const void *a, const void *b) { return strcmp(((const NamedParam *)a)->name, ((const NamedParam *)b)->name); }
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 // In pieces, so that hashing needs no memory to speak of.
 enum { HASH_PIECE_BYTES = 1 << 16 };
 
-static Status hash_param(Executor *e, const NamedParam *param, XXH3_state_t *state) {
-  int b, slot;
-  const Bucket *bucket = bucket_of_param(e->graph, param->name, &b, &slot);
-  if (!bucket) FAIL(USAGE, param->name, "the plan has no parameter of this name");
-  const Value *flat;
-  TRY(find_flat(e, b, bucket, "param", param->name, &flat));
+static Status hash_slot(Executor *e, int b, int slot, XXH3_state_t *state) {
+  Place place;
+  TRY(find_place(e, b, slot, NULL, &place));
   char piece[HASH_PIECE_BYTES];
-  int64_t width = dtype_bytes(flat->type.dtype), elems = type_elems(&bucket->types[slot]), step = HASH_PIECE_BYTES / width;
-  XXH3_128bits_update(state, param->name, strlen(param->name) + 1);
-  for (int64_t at = 0; at < elems; at += step) {
-    int64_t n = elems - at < step ? elems - at : step;
-    TRY(collect(e, flat, bucket->starts[slot] + at, n, piece));
+  int64_t width = dtype_bytes(place.flat->type.dtype), step = HASH_PIECE_BYTES / width;
+  for (int64_t at = 0; at < place.elems; at += step) {
+    int64_t n = place.elems - at < step ? place.elems - at : step;
+    TRY(read_place(e, &place, at, n, piece));
     XXH3_128bits_update(state, piece, (size_t)(n * width));
   }
   return NULL;
 }
 
-static Status hash_params(Executor *e, const NamedParam *params, size_t n, XXH3_state_t *state) {
-  for (size_t i = 0; i < n; i++) TRY(hash_param(e, &params[i], state));
+static Status hash_param(Executor *e, const char *param, XXH3_state_t *state) {
+  int b, slot;
+  Tile tile = {.end = 0};
+  XXH3_128bits_update(state, param, strlen(param) + 1);
+  if (bucket_of_param(e->graph, param, &b, &slot)) return hash_slot(e, b, slot, state);
+  while (bucket_of_tile(e->graph, param, tile.end, &b, &slot, &tile)) TRY(hash_slot(e, b, slot, state));
+  return NULL;
+}
+
+static Status hash_params(Executor *e, char *const *params, size_t n, XXH3_state_t *state) {
+  for (size_t i = 0; i < n; i++) TRY(hash_param(e, params[i], state));
   return NULL;
 }
 
@@ -231,22 +296,26 @@ Status executor_params_hash(Executor *e, char out[33]) {
   const Graph *g = e->graph;
   size_t n = 0, i = 0;
   for (size_t b = 0; b < g->n_buckets; b++) n += (size_t)g->buckets[b].n_params;
-  NamedParam *params = malloc((n + 1) * sizeof *params);
+  char **params = calloc(n + 1, sizeof *params);
   XXH3_state_t *state = XXH3_createState();
-  Status status = NULL;
-  if (!params || !state) status = status_fail(STATUS_RESOURCE, NULL, "no memory to hash %zu parameters", n);
-  for (size_t b = 0; !status && b < g->n_buckets; b++)
-    for (int k = 0; k < g->buckets[b].n_params; k++) params[i++] = (NamedParam){g->buckets[b].params[k]};
+  bool memory = params && state;
+  for (size_t b = 0; memory && b < g->n_buckets; b++)
+    for (int k = 0; memory && k < g->buckets[b].n_params; k++) {
+      WholeParam param;
+      if (bucket_whole_param(g, (int)b, k, &param)) memory = (params[i++] = strndup(param.name, param.name_bytes)) != NULL;
+    }
+  Status status = memory ? NULL : status_fail(STATUS_RESOURCE, NULL, "no memory to hash %zu parameters", n);
   if (!status) {
-    qsort(params, n, sizeof *params, by_name);
+    qsort(params, i, sizeof *params, by_name);
     XXH3_128bits_reset(state);
-    status = hash_params(e, params, n, state);
+    status = hash_params(e, params, i, state);
   }
   if (!status) {
     XXH128_hash_t h = XXH3_128bits_digest(state);
     hex128_text(h.high64, h.low64, out);
   }
   XXH3_freeState(state);
+  for (size_t k = 0; params && k < i; k++) free(params[k]);
   free(params);
   return status;
 }

@@ -424,6 +424,7 @@ Status flow_compile_options(const Flow *flow, const Options *options, CompileOpt
   if (!isa_available(c.isa))
     FAIL(USAGE, NULL, "--isa %s: this processor does not have it; its best is %s", isa_name(c.isa), isa_name(isa_best()));
   c.bucket_bytes = options->bucket_bytes;
+  c.tile_bytes = options->tile_bytes;
   c.prefetch = options->prefetch;
   TRY(read_recompute(options->recompute, &c));
   c.keep = !strcmp(options->keep, "backward");

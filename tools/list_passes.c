@@ -22,6 +22,7 @@ static const Example examples[] = {
     {"sum_loss", "loss = SoftmaxCrossEntropyLoss (s, y)", "\"loss.SoftmaxCrossEntropyLoss\" = SoftmaxCrossEntropyLoss <reduction = \"sum\"> (s, y)"},
     {"lower_einsum", "y = Einsum <equation = \"bij,kj->bik\"> (x, w)", "\"y.FusedMatMul\" = tessera.FusedMatMul <transB = 1> (\"y.Reshape\", w)"},
     {"fuse_transpose", "s = MatMul (x, t)", "s = tessera.FusedMatMul <transB = 1> (x, w)"},
+    {"tile_params", "h = Gather (w, tokens)", "h = tessera.GatherRows"},
     {"mixed_precision", "h = Gemm (x, w, b)", "h = Gemm (\"x.bf16\", \"w.bf16\", \"b.bf16\")"},
     {"build_backward", "r = Relu (h)", "\"r.grad.ReluGrad\" = tessera.ReluGrad (r, \"s.grad.Gemm\")"},
     {"fuse_gather_grad", "\"w.grad\" = Add (\"p.1.grad.FusedMatMul.1\", \"e.grad.GatherGrad\")",

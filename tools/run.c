@@ -10,6 +10,7 @@
 
 #include "../ir/hex.h"
 #include "../ir/path.h"
+#include "../ir/tile.h"
 #include "../kernels/ops.h"
 #include "../passes/optimizer_rules.h"
 #include "../runtime/arena_memory.h"
@@ -393,20 +394,13 @@ static Status check_ranks(const Run *run) {
 // Names of what trains, where the plan has their norms.
 static Status list_norm_params(Run *run) {
   const Graph *program = run->flow.plan.programs[0];
-  size_t n = 0;
   bool kept = false;
   for (size_t b = 0; b < program->n_buckets; b++) {
     char name[64];
     snprintf(name, sizeof name, "bucket.%zu.grad_norms", b);
     kept |= graph_find_value(program, name) != NULL;
-    n += program->buckets[b].trainable ? (size_t)program->buckets[b].n_params : 0;
   }
-  if (!kept) return STATUS_OK;
-  run->norm_params = calloc(n + 1, sizeof *run->norm_params);
-  if (!run->norm_params) FAIL(RESOURCE, NULL, "no memory for the names of %zu parameters", n);
-  for (size_t b = 0; b < program->n_buckets; b++)
-    for (int i = 0; program->buckets[b].trainable && i < program->buckets[b].n_params; i++) run->norm_params[run->n_norm_params++] = program->buckets[b].params[i];
-  return STATUS_OK;
+  return kept ? graph_trainable_names(program, run->flow.arena, &run->norm_params, &run->n_norm_params) : STATUS_OK;
 }
 
 // Opens the data; chooses what budgets leave open, before that: it decides how large batches are. A stream can be opened once: its batches are as they come.
@@ -712,7 +706,6 @@ static void finish(Run *run, bool orderly) {
   flow_finish(&run->flow);
   history_finish(&run->history);
   free(run->param_norms);
-  free(run->norm_params);
   free(run->programs);
   free(run->uses);
   status_free(run->stop);
