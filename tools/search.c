@@ -32,10 +32,9 @@ typedef struct SearchState {
 // ---- Options of a candidate -----------------------------------------------------------------------------------------------------------------
 
 static Status set_value(const Search *s, const Candidate *c, SearchDim dim, Options *out) {
-  const SearchDimension *d = &s->dims[dim];
   for (int i = 0; i < 2; i++) {
-    const char *text = d->values[c->at[dim]].text[i];
-    if (text) TRY(options_set(options_find_row(d->options[i], RUN), text, NULL, out));
+    const char *text = search_text(s, c, dim, i);
+    if (text) TRY(options_set(options_find_row(s->dims[dim].options[i], RUN), text, NULL, out));
   }
   return STATUS_OK;
 }
@@ -109,7 +108,7 @@ static Status keep_text(Search *s, const StatusError *error, const char **out) {
 
 // What options cannot do together is a property of the candidate; anything else ends the search.
 static Status take_refusal(Search *s, Status status, const char **out) {
-  if (status_code(status) != STATUS_USAGE && status_code(status) != STATUS_UNSUPPORTED) return status;
+  if (status_code(status) != STATUS_USAGE && status_code(status) != STATUS_UNSUPPORTED && status_code(status) != STATUS_RESOURCE) return status;
   Status kept = keep_text(s, status, out);
   status_free(status);
   return kept;
@@ -215,6 +214,7 @@ static Status try_candidate(Search *s, const uint8_t at[DIM_COUNT], const Candid
   Status status = compile_candidate(s, &o, &c);
   options_finish(&o);
   if (!status) status = add_item(s, &c, out);
+  if (!status && !c.refused && !at[DIM_RECOMPUTE]) status = search_space_shares(s, *out);
   if (!status) show_alive(s, *out);
   return status;
 }
@@ -232,6 +232,8 @@ static int64_t excess(const Search *s, const Candidate *c) {
 
 // Some values mean nothing at some stages: what they are for is not there.
 static bool is_sensible(const Search *s, const uint8_t at[DIM_COUNT]) {
+  const char *recompute = s->dims[DIM_RECOMPUTE].values[at[DIM_RECOMPUTE]].text[0];
+  if (recompute && strchr(recompute, '%') && !s->shares[at[DIM_BATCH]][at[DIM_RECOMPUTE]]) return false;
   const char *zero = s->dims[DIM_ZERO].values[at[DIM_ZERO]].text[0], *offload = s->dims[DIM_OFFLOAD].values[at[DIM_OFFLOAD]].text[0];
   int64_t stage = zero ? zero[0] - '0' : s->options->zero;
   if (stage < 3 && (at[DIM_KEEP] > 0 || (offload && strstr(offload, "params=")))) return false;
@@ -264,13 +266,13 @@ static Status explore_stage(Search *s, uint8_t at[DIM_COUNT], bool *any) {
       const Candidate *c;
       at[DIM_OFFLOAD] = (uint8_t)o;
       at[DIM_RECOMPUTE] = (uint8_t)r;
-      if (!is_sensible(s, at)) break;
+      if (!is_sensible(s, at)) continue;
       TRY(try_candidate(s, at, &c));
       TRY(try_smaller_buckets(s, &c));
       *any |= fits(c);
       if (fits(c)) break;
     }
-    if (is_sensible(s, at) && r < less) {
+    if (r < less) {
       s->not_tried += (size_t)(less - r - 1);
       less = r;
     }

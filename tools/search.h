@@ -20,6 +20,8 @@ typedef enum SearchDim { DIM_ZERO, DIM_BATCH, DIM_OFFLOAD, DIM_RECOMPUTE, DIM_KE
 
 typedef struct SearchValue { const char *text[2]; } SearchValue;      // as on the command line; of the dimension's second option, too; NULL: not given
 
+enum { SEARCH_VALUES_MAX = 24 };   // of a dimension
+
 typedef struct SearchDimension {
   const char *options[2];          // names; the second is NULL but for DIM_BATCH
   SearchValue *values;
@@ -55,6 +57,7 @@ typedef struct Search {
   const Options *options;          // as given
   SearchRequest request;
   SearchDimension dims[DIM_COUNT];
+  const char *shares[SEARCH_VALUES_MAX][SEARCH_VALUES_MAX];      // [batch][recompute]: "budget=50%" of that micro-batch's activations as a size; NULL: not one, or not known
   const Candidate **items;         // all that were compiled, the best first: those that fit by time per sample, then the others by what they lack
   size_t n, capacity;
   size_t n_fit;
@@ -69,6 +72,9 @@ MUST_USE Status search_run(Flow *flow, const Options *options, const Data *data,
 
 // A copy of the options that says what the candidate chose; ended with options_finish. Its texts lie in flow->arena.
 MUST_USE Status search_options(const Search *search, const Candidate *candidate, Options *out);
+
+// What an option of a dimension is for the candidate, as on the command line; NULL: left alone.
+const char *search_text(const Search *search, const Candidate *candidate, SearchDim dim, int option);
 
 // " --zero 2 --bucket-bytes 1MiB": what the candidate chose and the command line did not say; "" for nothing.
 const char *search_choices(const Search *search, const Candidate *candidate);

@@ -1,6 +1,7 @@
 #include "search_space.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const names[DIM_COUNT][2] = {
@@ -35,28 +36,27 @@ static void space_of_stages(Search *s, SearchDimension *d) {
   if (s->request.tune && s->options->ranks > 1 && is_free(s, DIM_ZERO)) add_texts(d, stages);
 }
 
+// The cheapest first: a budget is met with the least time.
 static void space_of_recomputation(Search *s, SearchDimension *d) {
-  static const char *const what[] = {"none", "blocks", "all", NULL};
+  static const char *const what[] = {"none", "budget=80%", "budget=60%", "budget=45%", "budget=30%", "budget=20%", "blocks", "all", NULL};
   if (is_free(s, DIM_RECOMPUTE)) add_texts(d, what);
 }
 
-// The cheapest first: host memory is nearer than NVMe, and optimizer state moves once a step, parameters and activations with every micro-batch. A tier
+// The cheapest first: host memory is nearer than NVMe, and optimizer state moves once a step, parameters with every micro-batch. A tier
 // is used only where its budget is given.
 static void space_of_offload(Search *s, SearchDimension *d) {
   static const struct { const char *text; bool host, nvme; } ways[] = {
       {"optimizer=host", true, false},
       {"optimizer=host,grads=host", true, false},
-      {"activations=host", true, false},
-      {"optimizer=host,activations=host", true, false},
       {"optimizer=host,params=host", true, false},
       {"optimizer=host,params=host,grads=host", true, false},
-      {"optimizer=host,params=host,grads=host,activations=host", true, false},
       {"optimizer=nvme", false, true},
       {"optimizer=nvme,grads=host", true, true},
       {"optimizer=nvme,params=host,grads=host", true, true},
       {"optimizer=nvme,params=nvme", false, true},
-      {"optimizer=nvme,params=nvme,grads=host,activations=host", true, true},
-      {"optimizer=nvme,params=nvme,activations=nvme", false, true},
+      {"optimizer=nvme,grads=nvme", false, true},
+      {"optimizer=nvme,params=nvme,grads=host", true, true},
+      {"optimizer=nvme,params=nvme,grads=nvme", false, true},
   };
   if (!is_free(s, DIM_OFFLOAD)) return;
   add(d, NULL, NULL);
@@ -116,7 +116,22 @@ static Status space_of_batches(Search *s, SearchDimension *d) {
 // ---- The rest -------------------------------------------------------------------------------------------------------------------------------
 
 static const char *size_text(Arena *arena, int64_t bytes) {
-  return bytes >= 1 << 20 ? arena_printf(arena, "%" PRId64 "MiB", bytes >> 20) : arena_printf(arena, "%" PRId64 "KiB", bytes >> 10);
+  return bytes >= 1 << 20 && bytes % (1 << 20) == 0 ? arena_printf(arena, "%" PRId64 "MiB", bytes >> 20) : arena_printf(arena, "%" PRId64 "KiB", bytes >> 10);
+}
+
+Status search_space_shares(Search *s, const Candidate *first) {
+  const SearchDimension *d = &s->dims[DIM_RECOMPUTE];
+  int64_t ranks = s->options->ranks_per_process ? s->options->ranks_per_process : s->options->ranks;
+  int64_t activation_bytes = (first->by_category[CATEGORY_ACTIVATIONS] + first->by_category[CATEGORY_INPUTS]) / ranks;
+  ARENA_GUARD(s->flow->arena);
+  for (int v = 0; v < d->n; v++) {
+    int percent;
+    const char *text = d->values[v].text[0], **share = &s->shares[first->at[DIM_BATCH]][v];
+    if (*share || !text || sscanf(text, "budget=%d%%", &percent) != 1 || text[strlen(text) - 1] != '%') continue;
+    int64_t bytes = bytes_times(activation_bytes / 100 + 1, percent), unit = bytes >= 16 << 20 ? 1 << 20 : 1 << 10;
+    *share = arena_printf(s->flow->arena, "budget=%s", size_text(s->flow->arena, (bytes + unit - 1) / unit * unit));
+  }
+  ARENA_RETURN(s->flow->arena, STATUS_OK);
 }
 
 static Status add_buckets(Search *s, int64_t param_bytes) {

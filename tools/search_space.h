@@ -4,10 +4,11 @@
 
 #include "search.h"
 
-enum { SEARCH_VALUES_MAX = 24 };     // of a dimension
-
 // Dimensions from the command line, the model's inputs and the budgets. In flow->arena.
 MUST_USE Status search_space(Search *search);
+
+// The micro-batch of `first`, which recomputes nothing, is known: shares of its activations become sizes.
+MUST_USE Status search_space_shares(Search *search, const Candidate *first);
 
 // The sizes of buckets that make sense for so many bytes of parameters.
 MUST_USE Status search_space_buckets(Search *search, int64_t param_bytes);

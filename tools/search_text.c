@@ -21,10 +21,14 @@ static const char *standing_value(const Search *s, const char *option) {
   return row && row->kind == KIND_BYTES && !strcmp(text, "0") ? "auto" : text;
 }
 
+const char *search_text(const Search *search, const Candidate *candidate, SearchDim dim, int option) {
+  const char *share = dim == DIM_RECOMPUTE ? search->shares[candidate->at[DIM_BATCH]][candidate->at[dim]] : NULL;
+  return share ? share : search->dims[dim].values[candidate->at[dim]].text[option];
+}
+
 const char *search_value(const Search *search, const Candidate *candidate, SearchDim dim) {
-  const SearchDimension *d = &search->dims[dim];
-  const char *text = d->values[candidate->at[dim]].text[0];
-  return text ? text : standing_value(search, d->options[0]);
+  const char *text = search_text(search, candidate, dim, 0);
+  return text ? text : standing_value(search, search->dims[dim].options[0]);
 }
 
 const char *search_choices(const Search *search, const Candidate *candidate) {
@@ -33,7 +37,7 @@ const char *search_choices(const Search *search, const Candidate *candidate) {
   for (int dim = 0; dim < DIM_COUNT; dim++) {
     const SearchDimension *d = &search->dims[dim];
     for (int i = 0; i < 2; i++) {
-      const char *text = d->values[candidate->at[dim]].text[i];
+      const char *text = search_text(search, candidate, (SearchDim)dim, i);
       if (text && strcmp(text, standing_value(search, d->options[i]))) all = arena_printf(arena, "%s --%s %s", all, d->options[i], text);
     }
   }

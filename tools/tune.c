@@ -20,10 +20,8 @@ static bool is_column(const Search *s, int dim) { return s->dims[dim].n > 1; }
 
 static int width_of(const Search *s, int dim) {
   size_t width = strlen(headings[dim]);
-  for (int v = 0; v < s->dims[dim].n; v++) {
-    Candidate c = {.at = {0}};
-    c.at[dim] = (uint8_t)v;
-    size_t n = strlen(search_value(s, &c, (SearchDim)dim));
+  for (size_t i = 0; i < s->n; i++) {
+    size_t n = strlen(search_value(s, s->items[i], (SearchDim)dim));
     if (n > width) width = n;
   }
   return (int)width;
@@ -125,7 +123,7 @@ static void write_candidate(JsonWriter *w, const Search *s, const Candidate *c) 
     for (int i = 0; i < 2; i++) {
       const char *name = s->dims[d].options[i];
       if (!name || !options_find_row(name, RUN)) continue;
-      json_write_text(w, name, i ? s->dims[d].values[c->at[d]].text[1] : search_value(s, c, (SearchDim)d));
+      json_write_text(w, name, i ? search_text(s, c, (SearchDim)d, 1) : search_value(s, c, (SearchDim)d));
     }
   json_write_bool(w, "chosen", c == s->chosen);
   json_write_bool(w, "fits", !c->refused && c->fits);
