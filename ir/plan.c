@@ -135,17 +135,9 @@ static void count_peak(const Graph *g, Tier tier, Arena *arena, TierBytes *p) {
   p->by_category[CATEGORY_PADDING] = p->peak_bytes - counted;
 }
 
-static int64_t tier_end(const Graph *g, Scope scope, Tier tier) {
-  int64_t end = 0;
-  for (size_t i = 0; i < g->n_buffers; i++) {
-    const Buffer *b = &g->buffers[i];
-    if (b->scope == scope && b->tier == tier && bytes_add(b->offset_bytes, b->bytes) > end) end = bytes_add(b->offset_bytes, b->bytes);
-  }
-  return end > INT64_MAX - PLAN_PAGE_BYTES ? INT64_MAX : (end + PLAN_PAGE_BYTES - 1) / PLAN_PAGE_BYTES * PLAN_PAGE_BYTES;
-}
-
 int64_t plan_process_bytes(const Graph *program, Tier tier) {
-  return bytes_add(bytes_times(tier_end(program, SCOPE_RANK, tier), program->recipe.ranks_per_process), tier_end(program, SCOPE_PROCESS, tier));
+  int64_t ranks = program->recipe.ranks_per_process;
+  return bytes_add(bytes_times(plan_arena_bytes(program, SCOPE_RANK, tier), ranks), plan_arena_bytes(program, SCOPE_PROCESS, tier));
 }
 
 int64_t plan_budget_bytes(const Graph *program, Tier tier) {

@@ -57,7 +57,7 @@ typedef struct Search {
   const Options *options;          // as given
   SearchRequest request;
   SearchDimension dims[DIM_COUNT];
-  const char *shares[SEARCH_VALUES_MAX][SEARCH_VALUES_MAX];      // [batch][recompute]: "budget=50%" of that micro-batch's activations as a size; NULL: not one, or not known
+  const char *shares[SEARCH_VALUES_MAX][SEARCH_VALUES_MAX];      // [batch][recompute]: "budget=50%" of its activations as a size; NULL: none, or not known
   const Candidate **items;         // all that were compiled, the best first: those that fit by time per sample, then the others by what they lack
   size_t n, capacity;
   size_t n_fit;

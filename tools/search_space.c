@@ -42,14 +42,16 @@ static void space_of_recomputation(Search *s, SearchDimension *d) {
   if (is_free(s, DIM_RECOMPUTE)) add_texts(d, what);
 }
 
-// The cheapest first: host memory is nearer than NVMe, and optimizer state moves once a step, parameters with every micro-batch. A tier
+// The cheapest first: host memory is nearer than NVMe, and optimizer state moves once a step, parameters and activations with every micro-batch. A tier
 // is used only where its budget is given.
 static void space_of_offload(Search *s, SearchDimension *d) {
   static const struct { const char *text; bool host, nvme; } ways[] = {
       {"optimizer=host", true, false},
       {"optimizer=host,grads=host", true, false},
+      {"activations=host", true, false},
       {"optimizer=host,params=host", true, false},
       {"optimizer=host,params=host,grads=host", true, false},
+      {"optimizer=host,params=host,grads=host,activations=host", true, false},
       {"optimizer=nvme", false, true},
       {"optimizer=nvme,grads=host", true, true},
       {"optimizer=nvme,params=host,grads=host", true, true},
@@ -57,6 +59,7 @@ static void space_of_offload(Search *s, SearchDimension *d) {
       {"optimizer=nvme,grads=nvme", false, true},
       {"optimizer=nvme,params=nvme,grads=host", true, true},
       {"optimizer=nvme,params=nvme,grads=nvme", false, true},
+      {"optimizer=nvme,params=nvme,grads=nvme,activations=nvme", false, true},
   };
   if (!is_free(s, DIM_OFFLOAD)) return;
   add(d, NULL, NULL);

@@ -22,7 +22,7 @@ static const char *standing_value(const Search *s, const char *option) {
 }
 
 const char *search_text(const Search *search, const Candidate *candidate, SearchDim dim, int option) {
-  const char *share = dim == DIM_RECOMPUTE ? search->shares[candidate->at[DIM_BATCH]][candidate->at[dim]] : NULL;
+  const char *share = dim == DIM_RECOMPUTE && !option ? search->shares[candidate->at[DIM_BATCH]][candidate->at[dim]] : NULL;
   return share ? share : search->dims[dim].values[candidate->at[dim]].text[option];
 }
 

@@ -3,7 +3,7 @@
 best of the other ways, in rounds that take turns. Prints predicted and measured steps, and how far the choice is from the fastest measured. Not a test: times of a busy
 machine say little; the least step of all rounds counts.
 
-    tune_against_runs.py TESSERA [--model gpt=MODEL.onnx ...] [--ranks 2] [--global-batch 8] [--rounds 5] [--steps 4] [--others 8] [--machine FILE.json]
+    tune_against_runs.py TESSERA [--model gpt=MODEL.onnx ...] [--ranks 2] [--global-batch 8] [--rounds 5] [--seconds 1] [--others 8] [--tune OPTIONS] [--machine FILE.json]
                          [--prefix COMMAND] [--pause SECONDS] [--json FILE]
 
 Without --model: a GPT of 14 million parameters and a CNN, made by `tessera synth`. Budgets: everything, 60 % and 35 % of the largest way's peak, and the smallest peak of
@@ -11,6 +11,7 @@ all ways.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def label(candidate):
 
 
 def tune(a, path, machine, *more):
-    p = call(a.tessera, "tune", path, "--ranks", a.ranks, "--global-batch", a.global_batch, "--cluster", machine, "--json", *more)
+    p = call(a.tessera, "tune", path, "--ranks", a.ranks, "--global-batch", a.global_batch, "--cluster", machine, "--json", *a.tune.split(), *more)
     return json.loads(p.stdout) if p.stdout else sys.exit("tune: " + p.stderr)
 
 
@@ -52,9 +53,9 @@ def contenders(t, others):
     return (first[:others] + rest)[:others + 1]
 
 
-def run_once(a, path, candidate, folder):
+def run_once(a, path, candidate, steps, folder):
     report = os.path.join(folder, "report.json")
-    p = call(*a.prefix, a.tessera, "run", path, "--data", "random", "--ranks", a.ranks, *options(candidate), "--steps", a.steps, "--report", report, "--log", os.devnull)
+    p = call(*a.prefix, a.tessera, "run", path, "--data", "random", "--ranks", a.ranks, *options(candidate), "--steps", steps, "--report", report, "--log", os.devnull)
     if p.returncode:
         sys.exit("%s: %s" % (label(candidate), p.stderr))
     r = json.load(open(report))
@@ -70,9 +71,10 @@ def budget_case(a, name, path, machine, budget, title, folder):
         return None
     list_ = contenders(t, a.others)
     best = [float("inf")] * len(list_)
+    steps = max(3, math.ceil(a.seconds / list_[0]["step_s"]))
     for _ in range(a.rounds):
         for i, c in enumerate(list_):
-            ms, peak = run_once(a, path, c, folder)
+            ms, peak = run_once(a, path, c, steps, folder)
             best[i] = min(best[i], ms)
             if peak["measured"] != c["peak_bytes"]["device"] or (budget and peak["measured"] > budget):
                 print("  %s: peak %d, predicted %d, budget %s" % (label(c), peak["measured"], c["peak_bytes"]["device"], budget))
@@ -100,7 +102,8 @@ def main():
     p.add_argument("--ranks", type=int, default=2)
     p.add_argument("--global-batch", type=int, default=8)
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--steps", type=int, default=4)
+    p.add_argument("--seconds", type=float, default=1, help="about so long a run, at least three steps")
+    p.add_argument("--tune", default="", help="further options of tune, such as '--host-memory 1GiB'")
     p.add_argument("--others", type=int, default=8)
     p.add_argument("--machine")
     p.add_argument("--prefix", default="", help="put before every run, such as 'chrt -r 1' on a machine that does other things")

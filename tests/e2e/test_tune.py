@@ -66,7 +66,7 @@ def budgets():
         check(chosen["peak_bytes"]["device"] <= budget, "budget %d: chosen %s" % (budget, chosen["peak_bytes"]))
         check(all(c["fits"] == (c["peak_bytes"]["device"] <= budget) for c in t["candidates"] if "peak_bytes" in c), "budget %d: what fits fits" % budget)
         for c in t["candidates"]:
-            check(c["fits"] or "more than the" in c["why"], "a loser without numbers: %s" % c["why"])
+            check(c["fits"] or "peak_bytes" not in c or "more than the" in c["why"], "a loser without numbers: %s" % c["why"])
     t = tune(model("gpt_merged"), *data, "--memory", peaks[0] // 2, expect=7)
     check("nothing fits" in t["stderr"] and "What would do: --memory" in t["stderr"], "says by how much: %s" % t["stderr"])
     fixed = tune(model("gpt_merged"), *data, "--zero", 1, "--prefetch", 2, "--bucket-bytes", "64KiB")
@@ -109,6 +109,35 @@ def fitted(tmp):
     check("budget" not in r.stderr, "without budgets nothing is chosen: %s" % r.stderr)
 
 
+# What is recomputed or offloaded to keep a budget changes no bit, and every tier holds what was planned.
+def same_bits(tmp):
+    path, report = os.path.join(tmp, "wide.onnx"), os.path.join(tmp, "r.json")
+    tessera("synth", "gpt", "--layers", 4, "--d-model", 64, "--heads", 4, "--vocab", 200, "--seq", 64, "--init", "random", "-o", path)
+    common = [path, "--data", "random", "--ranks", 2, "--zero", 3, "--batch", 8]
+
+    def run(*more):
+        p = tessera("run", *common, "--steps", 2, "--report", report, *more)
+        check(p.returncode == 0, "run %s: %s" % (more, p.stderr))
+        r = json.load(open(report))
+        for tier, peak in r["peak_bytes"].items():
+            check(peak.get("planned") == peak.get("measured"), "%s %s: planned %s, measured %s" % (more, tier, peak.get("planned"), peak.get("measured")))
+        return r, p.stderr
+
+    free, _ = run()
+    whole = free["peak_bytes"]["device"]["planned"]
+    r, said = run("--memory", 7 * whole // 10)
+    check("--recompute" in said and "without --recompute it needs" in said, "70 %% of the memory, by recomputation: %s" % said)
+    check(r["peak_bytes"]["device"]["measured"] <= 7 * whole // 10, "70 %% of %d: %s" % (whole, r["peak_bytes"]["device"]))
+    check((r["losses"], r["params_hash"]) == (free["losses"], free["params_hash"]), "recomputation chosen for a budget has other bits")
+    host = ["--host-memory", "1GiB", "--offload-window", "64KiB"]
+    t = tune(*common, *host)
+    least = min(c["peak_bytes"]["device"] for c in tune(*common, *host, "--memory", 4096, expect=7)["candidates"] if "peak_bytes" in c)
+    check(t["candidates"][0]["offload"] in ("", None), "with memory for all nothing is offloaded: %s" % t["candidates"][0])
+    r, said = run("--memory", least, *host)
+    check("--offload" in said and r["peak_bytes"]["host"].get("measured"), "the least memory takes offload: %s" % said)
+    check((r["losses"], r["params_hash"]) == (free["losses"], free["params_hash"]), "offload chosen for a budget has other bits")
+
+
 # Micro-batches that make a step of so many samples; their number falls as their size grows.
 def batches(tmp):
     path = os.path.join(tmp, "gpt.onnx")
@@ -147,6 +176,7 @@ def main():
         budgets()
         batches(tmp)
         fitted(tmp)
+        same_bits(tmp)
     refusals()
     finish()
 
