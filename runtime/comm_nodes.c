@@ -9,7 +9,7 @@
 #include "nodes.h"
 
 enum { BLOCK_BYTES = 4096, TREE_DEPTH_MAX = 28, WORK_BYTES_MAX = 8 << 20 };
-static const int64_t default_message_bytes = 256 << 10;
+static const int64_t default_message_bytes = 1 << 20, default_gather_bytes = 64 << 20;      // a gather needs no room and waits for nothing in between
 
 static const char *const kind_names[] = {"Barrier", "AllGather", "ReduceScatter", "AllReduce"};
 
@@ -278,7 +278,7 @@ static void gather_part(Lane *lane, const Cut *cut, char *base, int64_t part, in
 // base[piece of rank p R + l] for all p, from the lane's own piece, which lies there.
 static Status gather_lane(Lane *lane, Cut cut, char *base, bool meets) {
   const Nodes *nodes = lane->nodes;
-  int64_t part_elems = 4 * nodes->chunk_bytes / dtype_bytes(lane->slot.dtype), longest = 0;
+  int64_t part_elems = nodes->gather_bytes / dtype_bytes(lane->slot.dtype), longest = 0;
   if (part_elems < 1) part_elems = 1;
   for (int g = 0; g < cut.ranks; g++) {
     Range piece = range_of(&cut, g, 0, INT64_MAX);
@@ -524,6 +524,8 @@ Status nodes_create(Team *team, Transport *transport, const NodesOptions *option
   nodes->process = transport->process;
   nodes->first_rank = nodes->process * nodes->ranks;
   nodes->chunk_bytes = options && options->message_bytes > 0 ? options->message_bytes : default_message_bytes;
+  nodes->gather_bytes = options && options->message_bytes > 0 ? nodes->chunk_bytes : default_gather_bytes;
+  if (nodes->gather_bytes > TRANSPORT_BYTES_MAX) nodes->gather_bytes = TRANSPORT_BYTES_MAX;
   if (nodes->chunk_bytes > TRANSPORT_BYTES_MAX / 4) nodes->chunk_bytes = TRANSPORT_BYTES_MAX / 4;
   int64_t room = (nodes->chunk_bytes + 63) / 64 * 64;
   if (room > WORK_BYTES_MAX / (2 * nodes->processes)) room = WORK_BYTES_MAX / (2 * nodes->processes) / 64 * 64;

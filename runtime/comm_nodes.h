@@ -16,7 +16,7 @@
 typedef struct Nodes Nodes;
 
 typedef struct NodesOptions {
-  int64_t message_bytes;       // messages are cut to that; 0: the default
+  int64_t message_bytes;       // messages are cut to that; 0: the defaults, 1 MiB of sums and 64 MiB of a gather
 } NodesOptions;
 
 // Starts the thread. `team` and `transport` are the caller's and must outlive it; until nodes_destroy no one else uses the transport. Tells the team its

@@ -70,7 +70,7 @@ typedef struct Nodes {
   Team *team;
   Transport *transport;
   int ranks, processes, process, first_rank;   // ranks: of a process
-  int64_t chunk_bytes;
+  int64_t chunk_bytes, gather_bytes;       // of a message of sums; of a gather
   RankPiece (*pieces)[RANK_PIECES_MAX];    // [processes]
   int *n_pieces;
   Lane *lanes;                             // [ranks]
