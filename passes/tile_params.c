@@ -130,17 +130,38 @@ static Value *add(Emit *e, const Product *p, Value *y) {
   return emit(e, &op_Add, INPUTS(y, c), NULL);
 }
 
+static Value *reshaped(Emit *e, Value *v, const int64_t *dims, int rank) {
+  Value *shape = emit_int64s(e, "tile.shape", dims, rank);
+  return e->status ? NULL : emit(e, &op_Reshape, INPUTS(v, shape), ATTRS(A_INT("allowzero", 1)));
+}
+
+static Value *side_by_side(Emit *e, const Node *n, const Product *p, const Tiles *tiles) {
+  Value **parts = ARENA_ARRAY(e->graph->arena, Value *, tiles->n);
+  for (int i = 0; i < tiles->n && !e->status; i++) parts[i] = product(e, n, p, n->inputs[0], tiles->items[i]);
+  return e->status ? NULL : emit(e, &op_Concat, parts, tiles->n, ATTRS(A_INT("axis", -1)));
+}
+
+// Each product takes the sum so far as its addend: a chain of Adds would be fused into one step, for which all products live.
+static Value *summed(Emit *e, const Node *n, const Product *p, const Tiles *tiles) {
+  const Type *x = &n->inputs[0]->type, *out = &n->outputs[0]->type;
+  Value *a = n->inputs[0], *sum = NULL;
+  if (x->rank != 2) a = reshaped(e, a, (const int64_t[]){type_elems(x) / x->dims[x->rank - 1], x->dims[x->rank - 1]}, 2);
+  for (int i = 0; i < tiles->n && !e->status; i++) {
+    Value *part = columns(e, p, a, tiles->firsts[i], tiles->firsts[i + 1]);
+    if (e->status) return NULL;
+    sum = emit(e, &op_Gemm, (Value *const[]){part, tiles->items[i], sum}, sum ? 3 : 2, ATTRS(A_INT("transA", p->trans_a), A_FLOAT("alpha", p->alpha)));
+  }
+  return e->status || x->rank == 2 ? sum : reshaped(e, sum, out->dims, out->rank);
+}
+
 static Value *tiled_product(Emit *e, const Node *n, const Tiles *tiles) {
   Product p = read_product(n);
-  Value **parts = ARENA_ARRAY(e->graph->arena, Value *, tiles->n), *a = n->inputs[0];
-  for (int i = 0; i < tiles->n && !e->status; i++) {
-    Value *x = p.trans_b ? a : columns(e, &p, a, tiles->firsts[i], tiles->firsts[i + 1]);
-    if (e->status) return NULL;
-    parts[i] = product(e, n, &p, x, tiles->items[i]);
-    if (!p.trans_b && i && !e->status) parts[0] = emit(e, &op_Add, INPUTS(parts[0], parts[i]), NULL);
+  if (p.trans_a && n->inputs[0]->type.rank != 2) {
+    e->status = status_fail(STATUS_UNSUPPORTED, n->name, "its first operand is transposed and has more than two axes: '%s' cannot be cut by --tile-bytes",
+                            n->inputs[1]->name);
+    return NULL;
   }
-  if (e->status) return NULL;
-  Value *y = p.trans_b ? emit(e, &op_Concat, parts, tiles->n, ATTRS(A_INT("axis", -1))) : parts[0];
+  Value *y = p.trans_b ? side_by_side(e, n, &p, tiles) : summed(e, n, &p, tiles);
   return y ? add(e, &p, y) : NULL;
 }
 

@@ -86,7 +86,7 @@ def check_refusals(tmp):
     check(p.returncode == 4 and "--tile-bytes" in p.stderr, "lamb: exit %d: %s" % (p.returncode, p.stderr))
 
 
-# A head of 768 x 50,257 has a gradient that is never whole: what comes and goes falls by at least half.
+# A head of 768 x 50,257 has a gradient that is never whole: what comes and goes falls to less than an eighth.
 def check_peak(tmp):
     model, plan, peaks = os.path.join(tmp, "gpt.onnx"), os.path.join(tmp, "plan.onnx"), []
     call("synth", "gpt", "--layers", 1, "--d-model", 768, "--heads", 12, "--vocab", 50257, "--seq", 16, "--batch", 1, "--untied", "-o", model)
@@ -94,7 +94,7 @@ def check_peak(tmp):
         p = call("compile", model, "--ranks", 2, "--zero", 3, "--tile-bytes", tile, "-o", plan)
         metrics = dict(line.rsplit(" ", 1) for line in call("show", plan, "--metrics").stdout.splitlines())
         peaks.append(int(metrics["peak.device"]) - sum(int(metrics["peak.device." + c]) for c in ("params", "state", "grads")))
-    check(peaks[1] < peaks[0] / 2, "what comes and goes: %d bytes whole, %d in tiles" % tuple(peaks))
+    check(peaks[1] < peaks[0] / 8, "what comes and goes: %d bytes whole, %d in tiles" % tuple(peaks))
 
 
 def main():
