@@ -104,10 +104,13 @@ static const Buffer *buffer_of(const Memory *m, const Value *v) { return &m->pro
 static bool is_shared(const Memory *m, const Value *v) { return m->proof->ranks > 1 && buffer_of(m, v)->scope == SCOPE_PROCESS; }
 static bool is_placed(const Memory *m, const Value *v) { return v && m->proof->placed[v->id]; }
 
+// Of a window of a rank's share the other ranks' windows are not between its ends: it stands for itself. Where it lies follows from its share, which does stand
+// for all, and from the first, second and last ranks.
 static Range range_of(Memory *m, const Value *v) {
   const Buffer *b = buffer_of(m, v);
   int64_t lo = b->offset_bytes + v->loc.offset_bytes + m->rank * v->loc.rank_stride_bytes;
-  int64_t others = m->all_parts ? (m->proof->ranks - 1) * v->loc.rank_stride_bytes : 0;
+  bool window = value_bytes(v) < v->loc.rank_stride_bytes;
+  int64_t others = m->all_parts && !window ? (m->proof->ranks - 1) * v->loc.rank_stride_bytes : 0;
   return (Range){&m->spaces[b->scope * TIER_COUNT + b->tier], lo, lo + others + value_bytes(v)};
 }
 

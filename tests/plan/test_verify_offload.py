@@ -10,9 +10,11 @@ from test_verify import attribute, buffers, by_name, check, compile_plan, counts
 
 
 def check_valid(tmp):
-    for offload, zero in (("optimizer=host", "0"), ("optimizer=nvme,grads=nvme", "2"), ("optimizer=nvme,params=host,grads=host", "3"), ("params=nvme", "3")):
+    for ranks, offload, zero in (("2", "optimizer=host", "0"), ("4", "optimizer=host", "1"), ("2", "optimizer=nvme,grads=nvme", "2"),
+                                 ("2", "optimizer=nvme,params=host,grads=host", "3"), ("2", "params=nvme", "3")):
         for extra in ([], ["--prefetch", "2"], ["--precision", "bf16", "--micro-batches", "8"], ["--optimizer", "muon", "--ema", "0.9"], ["--recompute", "all"]):
-            plan = compile_plan(tmp, "gpt_merged", "--ranks", "2", "--zero", zero, "--offload", offload, "--offload-window", "16KiB", "--bucket-bytes", "65536", *extra)
+            plan = compile_plan(tmp, "gpt_merged", "--ranks", ranks, "--zero", zero, "--offload", offload, "--offload-window", "4KiB", "--bucket-bytes", "65536",
+                                *extra)
             code, result = verify(tmp, plan)
             check(code == 0 and result["ok"], "%s at stage %s %s: %s" % (offload, zero, extra, result["defects"][:2]))
             counts["valid plans"] = counts.get("valid plans", 0) + 1
