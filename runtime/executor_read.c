@@ -42,7 +42,8 @@ static char *address(const Executor *e, const Value *v, int rank) { return value
 // Bytes [at, at + n) of a rank's value, from whatever tier.
 static Status copy_bytes(const Executor *e, const Value *v, int rank, int64_t at, int64_t n, void *out) {
   const RankState *r = state_of(e, rank);
-  if (v->tier == TIER_NVME) return r->swap->ops->read(r->swap, value_swap_offset(e->graph, v, &r->arenas) + at, out, n);
+  if (v->tier == TIER_NVME)
+    return status_context(r->swap->ops->read(r->swap, value_swap_offset(e->graph, v, &r->arenas) + at, out, n), "rank %d: reading '%s'", r->rank, v->name);
   memcpy(out, address(e, v, rank) + at, (size_t)n);
   return NULL;
 }

@@ -523,10 +523,10 @@ void options_print_help(FILE *to, const char *command_name, unsigned command, co
     if (!(row->commands & command)) continue;
     if (heading) fprintf(to, "\n%s:\n", heading);
     heading = NULL;
-    char left[96], letter[8] = "    ";
+    char letter[8] = "    ";
     if (row->short_name) snprintf(letter, sizeof letter, "-%c, ", row->short_name);
-    snprintf(left, sizeof left, "%s--%s%s%s", letter, row->name, row->argument ? " " : "", row->argument ? row->argument : "");
-    fprintf(to, "  %-34s %s", left, row->help);
+    int width = fprintf(to, "  %s--%s%s%s", letter, row->name, row->argument ? " " : "", row->argument ? row->argument : "");
+    fprintf(to, "%*s %s", width < 36 ? 36 - width : 0, "", row->help);
     bool tells = row->fallback && row->kind != KIND_OFF && strcmp(row->fallback, "-1") && !strstr(row->help, "default") && !strstr(row->help, "(0:");
     if (tells && strcmp(row->fallback, "0")) fprintf(to, " [%s]", row->fallback);
     fprintf(to, "\n");

@@ -128,7 +128,7 @@ def failing_rank():
     with tempfile.TemporaryDirectory() as tmp:
         begin = time.time()
         code, said = Job(tmp, "--fault", "3:5").ends()
-        check(code == 6 and re.search(r"rank 3: step 5: the failure that --fault asked for", said), "a failing rank: exit %s: %s" % (code, said[-600:]))
+        check(code == 6 and re.search(r"step 5: (AllGather: stopped because rank 3 failed: )?the failure that --fault asked for", said), "a failing rank: exit %s: %s" % (code, said[-600:]))
         return time.time() - begin
 
 

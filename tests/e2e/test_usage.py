@@ -4,6 +4,7 @@
     test_usage.py TESSERA
 """
 import os
+import re
 import tempfile
 import zipfile
 
@@ -83,6 +84,8 @@ def main():
         empty = [n.name for n in onnx.load(plan).graph.node for p in n.metadata_props if not p.value]
         check(not empty, "empty metadata in the plan: %s" % empty)
         check("Loss and optimizer:" in tessera("run", "--help").stdout and "Example" in tessera("run", "--help").stdout, "run --help")
+        choices = re.search(r"is none of ([a-z0-9|]+)", tessera("run", "x.onnx", "--optimizer", "?").stderr)
+        check(choices and "--optimizer %s " % choices[1] in tessera("run", "--help").stdout, "run --help: the optimizers: %s" % choices)
     finish()
 
 
