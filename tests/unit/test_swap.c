@@ -288,14 +288,14 @@ static void test_an_answer_that_never_comes(void **state) {
   for (int w = 0; w < N_WAYS; w++) {
     if (!can(&ways[w])) continue;
     static Spoiler spoiler;                             // the channel keeps it: it hangs
+    static SwapFile *files[N_WAYS];                     // with their channels, for whoever looks for leaks
     spoiler = (Spoiler){.n = 4, .what = HANG};
     SwapOptions o = options_of(&ways[w], 2, 4 * PAGE);
     o.wrap_io = spoil;
     o.wrap_self = &spoiler;
     o.deadline_ns = 100 * 1000 * 1000;
-    SwapFile *file;
-    assert_null(swap_create(folder, 20 * PAGE, 1, &o, &file));
-    Swap *swap = swap_channel(file, 0);
+    assert_null(swap_create(folder, 20 * PAGE, 1, &o, &files[w]));
+    Swap *swap = swap_channel(files[w], 0);
     int64_t start_ns = clock_now_ns();
     Status status = swap->ops->write(swap, 0, memory, 20 * PAGE);
     assert_int_equal(status_code(status), STATUS_IO);
@@ -306,7 +306,7 @@ static void test_an_answer_that_never_comes(void **state) {
     assert_non_null(strstr(status->what, "hangs"));
     status_free(status);
     assert_true(clock_now_ns() - start_ns < (int64_t)10 * 1000 * 1000 * 1000);
-    swap_destroy(file);                                 // leaves the channel
+    swap_destroy(files[w]);                             // leaves the channel
     spoiler.inner->ops->destroy(spoiler.inner);
   }
   free(memory);
