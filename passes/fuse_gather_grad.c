@@ -2,6 +2,7 @@
 // lies. So a table that is also the head (tied weights) has one dense gradient and not three.
 #include "../kernels/ops.h"
 #include "pass_list.h"
+#include "stand_in.h"
 
 static Status fuse(Graph *graph, const uint32_t *uses, Node **slot) {
   Node *n = *slot;
@@ -17,12 +18,7 @@ static Status fuse(Graph *graph, const uint32_t *uses, Node **slot) {
     attr_set(graph, fused, &(AttrInit)A_INTS("dims", dims.items, dims.n));
     attr_set(graph, fused, &(AttrInit)A_INT("first", attr_int(rows, "first")));
     attr_set(graph, fused, &(AttrInit)A_INT("rows", attr_int(rows, "rows")));
-    fused->n_outputs = 1;
-    fused->outputs = n->outputs;
-    fused->origin = n->origin;
-    fused->phase = n->phase;
-    fused->backward = n->backward;
-    n->outputs[0]->producer = fused;
+    node_stand_in(fused, n);
     *slot = fused;
     return node_infer(graph, fused);
   }

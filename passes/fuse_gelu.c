@@ -7,6 +7,7 @@
 
 #include "../kernels/ops.h"
 #include "pass_list.h"
+#include "stand_in.h"
 
 typedef struct Match {
   const uint32_t *uses;
@@ -94,11 +95,7 @@ static Status fuse(Graph *g, const uint32_t *uses, const Node *n, Node **slots) 
   if (!end) return STATUS_OK;
   Node *gelu = graph_make_node(g, &op_Gelu, end->name, 1, (Value *[]){(Value *)m.x}, 0, NULL);
   attr_set(g, gelu, &(AttrInit)A_STRING("approximate", tanh ? "tanh" : "none"));
-  gelu->outputs = end->outputs;
-  gelu->n_outputs = 1;
-  gelu->origin = end->origin;
-  gelu->phase = end->phase;
-  gelu->backward = end->backward;
+  node_stand_in(gelu, end);
   slots[end->id] = gelu;
   return STATUS_OK;
 }

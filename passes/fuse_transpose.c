@@ -2,6 +2,7 @@
 // linear layers write W that way; without this the transposed copy of every weight would be kept from forward to backward.
 #include "../kernels/ops.h"
 #include "pass_list.h"
+#include "stand_in.h"
 
 // The operand before a swap of its last two axes; NULL when `v` is no such transpose.
 static Value *untransposed(const Value *v) {
@@ -24,12 +25,7 @@ static Status fuse(Graph *graph, Node **slot) {
   Node *fused = graph_make_node(graph, &op_FusedMatMul, n->name, 2, (Value *[]){at ? at : a, bt ? bt : b}, 0, NULL);
   attr_set(graph, fused, &(AttrInit)A_INT("transA", at != NULL));
   attr_set(graph, fused, &(AttrInit)A_INT("transB", bt != NULL));
-  fused->n_outputs = 1;
-  fused->outputs = n->outputs;
-  fused->origin = n->origin;
-  fused->phase = n->phase;
-  fused->backward = n->backward;
-  n->outputs[0]->producer = fused;
+  node_stand_in(fused, n);
   *slot = fused;
   return node_infer(graph, fused);
 }
